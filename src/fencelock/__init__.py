@@ -10,15 +10,21 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
-    from fencelock._api.guard import Admission, Guard, GuardedTransaction, guard, inspect_resources
+    from fencelock._api.dispatch import Dispatch, dispatch
+    from fencelock._api.guard import Guard, guard, inspect_resources
+    from fencelock._api.guard_blocks import Admission, GuardedTransaction
     from fencelock._api.lease import Lease, Lost
     from fencelock._api.lock import Lock, RLock
     from fencelock._api.source import Source, connect
     from fencelock.errors import (
         AcquireTimeoutError,
+        AlreadyDoneError,
         ConfigError,
+        EffectInDoubtError,
         FencelockError,
+        ForgedSequencerError,
         GuardError,
+        ImplausibleTokenError,
         LeaseError,
         LeaseExpiredError,
         LeaseInheritedError,
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
         MissingDependencyError,
         NotHeldError,
         OutcomeUnknownError,
+        RightError,
         SchemaError,
         SealLostError,
         SourceError,
@@ -43,32 +50,42 @@ if TYPE_CHECKING:
     from fencelock.model import (
         BrokenLock,
         Finding,
+        LeaseCheck,
         LockInfo,
         Mark,
         Protection,
         Sequencer,
+        SigningKey,
         SourceInfo,
     )
+    from fencelock.verifier import Verifier
 
 __version__ = "0.1.0.dev0"
 
 _ERRORS = "fencelock.errors"
+_BLOCKS = "fencelock._api.guard_blocks"
 _GUARD = "fencelock._api.guard"
 _HOOKS = "fencelock.hooks"
 _MODEL = "fencelock.model"
 _HOMES = {
     "AcquireTimeoutError": _ERRORS,
-    "Admission": _GUARD,
+    "Admission": _BLOCKS,
+    "AlreadyDoneError": _ERRORS,
     "BrokenLock": _MODEL,
     "ConfigError": _ERRORS,
+    "Dispatch": "fencelock._api.dispatch",
+    "EffectInDoubtError": _ERRORS,
     "Event": _HOOKS,
     "FencelockError": _ERRORS,
     "Finding": _MODEL,
+    "ForgedSequencerError": _ERRORS,
     "Guard": _GUARD,
     "GuardError": _ERRORS,
-    "GuardedTransaction": _GUARD,
+    "GuardedTransaction": _BLOCKS,
     "Hooks": _HOOKS,
+    "ImplausibleTokenError": _ERRORS,
     "Lease": "fencelock._api.lease",
+    "LeaseCheck": _MODEL,
     "LeaseError": _ERRORS,
     "LeaseExpiredError": _ERRORS,
     "LeaseInheritedError": _ERRORS,
@@ -83,9 +100,11 @@ _HOMES = {
     "OutcomeUnknownError": _ERRORS,
     "Protection": _MODEL,
     "RLock": "fencelock._api.lock",
+    "RightError": _ERRORS,
     "SchemaError": _ERRORS,
     "SealLostError": _ERRORS,
     "Sequencer": _MODEL,
+    "SigningKey": _MODEL,
     "Source": "fencelock._api.source",
     "SourceError": _ERRORS,
     "SourceInfo": _MODEL,
@@ -96,8 +115,10 @@ _HOMES = {
     "UnknownSchemeError": _ERRORS,
     "UnsafeSourceError": _ERRORS,
     "UnsupportedError": _ERRORS,
+    "Verifier": "fencelock.verifier",
     "WrongLockError": _ERRORS,
     "connect": "fencelock._api.source",
+    "dispatch": "fencelock._api.dispatch",
     "guard": _GUARD,
     "inspect_resources": _GUARD,
 }
@@ -105,16 +126,22 @@ _HOMES = {
 __all__ = [
     "AcquireTimeoutError",
     "Admission",
+    "AlreadyDoneError",
     "BrokenLock",
     "ConfigError",
+    "Dispatch",
+    "EffectInDoubtError",
     "Event",
     "FencelockError",
     "Finding",
+    "ForgedSequencerError",
     "Guard",
     "GuardError",
     "GuardedTransaction",
     "Hooks",
+    "ImplausibleTokenError",
     "Lease",
+    "LeaseCheck",
     "LeaseError",
     "LeaseExpiredError",
     "LeaseInheritedError",
@@ -129,9 +156,11 @@ __all__ = [
     "OutcomeUnknownError",
     "Protection",
     "RLock",
+    "RightError",
     "SchemaError",
     "SealLostError",
     "Sequencer",
+    "SigningKey",
     "Source",
     "SourceError",
     "SourceInfo",
@@ -142,8 +171,10 @@ __all__ = [
     "UnknownSchemeError",
     "UnsafeSourceError",
     "UnsupportedError",
+    "Verifier",
     "WrongLockError",
     "connect",
+    "dispatch",
     "guard",
     "inspect_resources",
 ]

@@ -4,6 +4,7 @@ async with fencelock.aio.connect("sqlite:///locks.db") as source:
     async with source.lock("nightly-report") as lease: ...
 """
 
+from fencelock._api.aio_dispatch import AsyncDispatch, dispatch
 from fencelock._api.aio_guard import AsyncAdmission, AsyncGuard, AsyncGuardedTransaction, guard
 from fencelock._api.aio_lease import AsyncLease, AsyncLost
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
@@ -11,6 +12,7 @@ from fencelock._api.aio_source import AsyncSource, connect
 
 __all__ = [
     "AsyncAdmission",
+    "AsyncDispatch",
     "AsyncGuard",
     "AsyncGuardedTransaction",
     "AsyncLease",
@@ -19,6 +21,7 @@ __all__ = [
     "AsyncRLock",
     "AsyncSource",
     "connect",
+    "dispatch",
     "guard",
 ]
 

@@ -7,7 +7,9 @@
     │  └─ NotHeldError(RuntimeError)
     ├─ GuardError
     │  └─ StaleTokenError(.token .mark .resource) · TokenCollisionError · WrongLockError
-    │     UnfencedWriteError · SealLostError
+    │     UnfencedWriteError · SealLostError · ImplausibleTokenError(.token .ceiling .resource)
+    │     ForgedSequencerError · RightError
+    │     AlreadyDoneError(.result .token) · EffectInDoubtError(.token .holder .began_at)
     ├─ SourceError
     │  ├─ SourceUnavailableError · OutcomeUnknownError · SchemaError · UnsupportedError
     │  └─ UnsafeSourceError
@@ -79,6 +81,43 @@ class TokenCollisionError(GuardError):
 
 class WrongLockError(GuardError):
     """The resource is bound to another lock, or to another source, than the sequencer's."""
+
+
+class ImplausibleTokenError(GuardError):
+    """No source can have issued so high a token by now, so the guard does not seal the resource with it."""
+
+    def __init__(self, message: str, *, token: int, ceiling: int, resource: str) -> None:
+        super().__init__(message)
+        self.token = token
+        self.ceiling = ceiling
+        self.resource = resource
+
+
+class ForgedSequencerError(GuardError):
+    """A sequencer that needs a signature has none, a wrong one, or one of an unknown or retired key."""
+
+
+class RightError(GuardError):
+    """This role may not seal, present or close the resource: nobody has granted it that right."""
+
+
+class AlreadyDoneError(GuardError):
+    """What this key stands for was done before; `result` is what was recorded of it, by the lease with `token`."""
+
+    def __init__(self, message: str, *, result: str, token: int) -> None:
+        super().__init__(message)
+        self.result = result
+        self.token = token
+
+
+class EffectInDoubtError(GuardError):
+    """A holder began the effect of this key and never recorded its result: it may have happened, or not."""
+
+    def __init__(self, message: str, *, token: int, holder: str, began_at: str) -> None:
+        super().__init__(message)
+        self.token = token
+        self.holder = holder
+        self.began_at = began_at
 
 
 class UnfencedWriteError(GuardError):

@@ -1,7 +1,8 @@
 """The values that all layers share: names, tokens, claims, sequencers, and what inspection returns.
 
-Promise: every value here is frozen, checked when it is made from outside input, and free of I/O. A value that carries a
-claim never shows it in `repr`, because a claim is enough to release the lease and to write in its name.
+Promise: every value here is frozen, checked when it is made from outside input, and free of I/O. No value carries a
+claim, which ends a lease. A sequencer carries the proof, H(claim), which is enough to write in the lease's name, and
+never shows it in `repr`. Stores keep the digest, H(proof), which is enough for nothing.
 """
 
 import base64
@@ -11,6 +12,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 
 from fencelock.errors import ConfigError
 
@@ -23,13 +25,25 @@ MIN_TOKEN = 1
 MAX_TOKEN = 2**63 - 1
 EPOCH_STRIDE = 2**40
 """Raising a source's epoch moves its counter to the next multiple of this many tokens."""
+YEAR_2026_S = 1_767_225_600
+TOKENS_PER_S = 2**30
+"""A history that an operator begins starts above this many tokens for each second since 2026."""
+PLAUSIBLE_GAIN = 2**50
+"""How far a token may lie above the resource's last one, or above what the clock gives a new history."""
 
 MEMORY_SOURCE_PREFIX = "memory-"
 """The prefix of the id of a source in memory. Its tokens start at 1 in each process, so durable guards refuse them."""
 
 SEQUENCER_VARIABLE = "FENCELOCK_SEQUENCER"
-_SEQUENCER_FORM = "fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>"
+MAX_SEQUENCER_CHARACTERS = 1000
+UNSIGNED = "0"
+"""The key id of a sequencer that nobody has signed."""
+_SEQUENCER_FORM = "fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>"
+_SIGNED_PREFIX = b"fencelock sequencer v2\0"
+_HASH_PREFIX = b"fencelock claim\0"
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PROOF = re.compile(r"[0-9a-f]{32}")
+_SIGNATURE = re.compile(r"([A-Za-z0-9_-]{22})?")
 _DECIMAL = re.compile(r"[1-9][0-9]{0,18}")
 _PRINTABLE_BITS = 256
 EXCLUSIVE = "x"
@@ -72,9 +86,31 @@ def check_token(token: object) -> int:
     return token
 
 
+def token_ceiling(unix_s: float, mark: int) -> int:
+    """Return the highest token that a source can have issued by now, for a resource with this mark.
+
+    A guard against accidents: a timestamp in nanoseconds or a random number lies above it. A forger picks one below it.
+    """
+    return min(max(int(unix_s - YEAR_2026_S) * TOKENS_PER_S, mark) + PLAUSIBLE_GAIN, MAX_TOKEN)
+
+
 def draw_claim() -> str:
     """Return a new claim: 128 random bits from the system, as 32 hexadecimal digits."""
     return os.urandom(16).hex()
+
+
+def one_way(secret: str) -> str:
+    """Return H(secret): the first 128 bits of a SHA-256, as 32 hexadecimal digits.
+
+    A claim's hash is its lease's proof, which sequencers show; a proof's hash is the digest, which stores keep. The
+    input has 128 random bits, so nobody finds it from its hash.
+    """
+    return sha256(_HASH_PREFIX + secret.encode()).hexdigest()[:32]
+
+
+def digest_of_claim(claim: str) -> str:
+    """Return H(H(claim)): what a source keeps of a claim."""
+    return one_way(one_way(claim))
 
 
 @cache
@@ -108,41 +144,69 @@ def check_reason(reason: object) -> str:
 class Sequencer:
     """The portable proof of a lease, for other processes and for resources.
 
-    `str(sequencer)` is ASCII and contains the claim: treat it as a secret. `repr` hides the claim.
+    Who has it may write in the lease's name until a newer holder seals the resource; it cannot renew, release or close.
+    `str(sequencer)` is ASCII and contains the proof; `repr` hides it. `key_id` names the key of the signature; `"0"`,
+    with an empty signature, stands for none.
     """
 
     source_id: str
     history_id: str
     lock: str
     token: int
-    claim: str = field(repr=False)
+    proof: str = field(repr=False)
     mode: str = EXCLUSIVE
+    key_id: str = field(default=UNSIGNED, compare=False)
+    signature: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_lock_name(self.lock)
         check_token(self.token)
-        for label in ("source_id", "history_id", "claim"):
+        for label in ("source_id", "history_id", "key_id"):
             value = getattr(self, label)
             if not (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
                 raise ConfigError(f"a sequencer's {label} must be 1 to 64 characters of A-Z, a-z, 0-9, _ and -")
+        if not _PROOF.fullmatch(str(self.proof)):
+            raise ConfigError("a sequencer's proof must be 32 hexadecimal digits, a-f in lower case")
         if self.mode != EXCLUSIVE:
             raise ConfigError(f"a sequencer's mode is unknown: this version knows {EXCLUSIVE!r} only")
+        if not _SIGNATURE.fullmatch(str(self.signature)):
+            raise ConfigError("a sequencer's signature must be 22 characters of base64url, or empty")
+        if (self.key_id == UNSIGNED) != (self.signature == ""):
+            raise ConfigError(
+                f"a sequencer has a signature and its key's id, or no signature and the key id {UNSIGNED}"
+            )
+
+    @property
+    def digest(self) -> str:
+        """H(proof): what a mark keeps of the lease that has sealed it."""
+        return one_way(self.proof)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The bytes that the signature is over."""
+        return _SIGNED_PREFIX + self._unsigned().encode()
+
+    def _unsigned(self) -> str:
+        lock = base64.urlsafe_b64encode(self.lock.encode()).rstrip(b"=").decode()
+        identity = f"{self.source_id}.{self.history_id}.{self.mode}.{self.token}"
+        return f"fl2.{self.key_id}.{identity}.{self.proof}.{lock}"
 
     def __str__(self) -> str:
-        lock = base64.urlsafe_b64encode(self.lock.encode()).rstrip(b"=").decode()
-        return f"fl1.{self.source_id}.{self.history_id}.{self.mode}.{self.token}.{self.claim}.{lock}"
+        return f"{self._unsigned()}.{self.signature}"
 
     @classmethod
     def parse(cls, text: str) -> "Sequencer":
-        """Return the sequencer that `str()` wrote; raise ConfigError for anything else."""
-        parts = str(text).split(".")
-        if len(parts) != _SEQUENCER_FORM.count(".") + 1 or parts[0] != "fl1":
+        """Return the sequencer that `str()` wrote; raise ConfigError for anything else. No signature is checked."""
+        parts = str(text)[: MAX_SEQUENCER_CHARACTERS + 1].split(".")
+        if len(parts) != _SEQUENCER_FORM.count(".") + 1 or parts[0] != "fl2":
             raise ConfigError(f"not a sequencer: expected {_SEQUENCER_FORM}")
-        _, source_id, history_id, mode, token, claim, encoded = parts
+        if len(text) > MAX_SEQUENCER_CHARACTERS:
+            raise ConfigError(f"not a sequencer: it has more than {MAX_SEQUENCER_CHARACTERS} characters")
+        _, key_id, source_id, history_id, mode, token, proof, encoded, signature = parts
         if not _DECIMAL.fullmatch(token):
-            # Without the part itself: in a text whose parts are shuffled it may be the claim.
+            # Without the part itself: in a text whose parts are shuffled it may be the proof.
             raise ConfigError("not a sequencer: its token is not an integer with 1 <= token < 2**63")
-        return cls(source_id, history_id, _decode_lock(encoded), int(token), claim, mode)
+        return cls(source_id, history_id, _decode_lock(encoded), int(token), proof, mode, key_id, signature)
 
     @classmethod
     def from_env(cls) -> "Sequencer":
@@ -158,9 +222,9 @@ def _decode_lock(encoded: str) -> str:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         lock = raw.decode("utf-8")
     except (binascii.Error, ValueError):
-        raise ConfigError("not a sequencer: its last part is not the base64url of a lock name") from None
+        raise ConfigError("not a sequencer: its lock is not the base64url of a lock name") from None
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != encoded:
-        raise ConfigError("not a sequencer: its last part is not the canonical base64url of a lock name")
+        raise ConfigError("not a sequencer: its lock is not the canonical base64url of a lock name")
     return lock
 
 
@@ -203,7 +267,8 @@ class SourceInfo:
 class Mark:
     """The highest token that a resource has promised, and the lease that it belongs to. Token 0: never sealed.
 
-    `claim` is None if no lease owns the mark: an operator, or the switch to enforcement, raised it.
+    `digest` is H(proof) of that lease, with which nobody can write; None if no lease owns the mark: an operator, or the
+    switch to enforcement, raised it.
     """
 
     resource: str
@@ -211,7 +276,7 @@ class Mark:
     token: int = 0
     source_id: str | None = None
     history_id: str | None = None
-    claim: str | None = field(default=None, repr=False)
+    digest: str | None = None
     is_closed: bool = False
 
 
@@ -234,6 +299,38 @@ class Finding:
     message: str
     remedy: str
     resource: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCheck:
+    """What a source says of one lease at the moment of asking: whether it holds its lock, and for how many more
+    seconds.
+
+    `last_token` is the last token issued for the lock; None if the source cannot tell.
+    """
+
+    lock: str
+    token: int
+    remaining: float
+    last_token: int | None
+
+    @property
+    def is_current(self) -> bool:
+        """True if the lease held the lock when the source answered."""
+        return self.remaining > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A key with which a source signs sequencers: HMAC-SHA256, of which the first 16 bytes are the signature.
+
+    Times are seconds since 1970; a source signs with the newest key that is neither future nor retired.
+    """
+
+    key_id: str
+    secret: bytes = field(repr=False)
+    not_before_s: int = 0
+    retired_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 Each is a session of a target in memory in which one method, or one decision of the flows, is changed.
 """
 
+import time
 from collections import deque
 from dataclasses import replace
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.tenure import Tenure
 from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError, WrongLockError
+from fencelock.model import one_way
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import check_plausible
 from tests.conformance.memory_guard import PatientSession
 
 
@@ -101,47 +104,125 @@ class NoWriterLock(PatientSession):
         self.presented = {}
 
 
-class MarksAsFloats(PatientSession):
-    def _write_marks(self, request):
-        rounded = tuple(replace(mark, token=min(int(float(mark.token)), 2**63 - 1)) for mark in request.marks)
-        super()._write_marks(ask.WriteMarks(rounded))
+class _RaisedMarksChanged(PatientSession):
+    def changed(self, mark):
+        raise NotImplementedError
+
+    def _raise_marks(self, request):
+        super()._raise_marks(request)
+        marks = self.inside.marks
+        marks.update((resource, self.changed(marks[resource])) for resource in request.resources)
+
+
+class MarksAsFloats(_RaisedMarksChanged):
+    def changed(self, mark):
+        return replace(mark, token=min(int(float(mark.token)), 2**63 - 1))
 
     def is_own(self, resource, sequencer):
         return float(self.inside.marks[resource].token) == float(sequencer.token)
 
 
-class MarksAs32Bits(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(
-            ask.WriteMarks(tuple(replace(mark, token=mark.token & 0xFFFFFFFF) for mark in request.marks))
-        )
+class MarksAs32Bits(_RaisedMarksChanged):
+    def changed(self, mark):
+        return replace(mark, token=mark.token & 0xFFFFFFFF)
 
 
-class MarkWithoutClaim(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(ask.WriteMarks(tuple(replace(mark, claim="?") for mark in request.marks)))
+class MarkWithoutDigest(_RaisedMarksChanged):
+    def changed(self, mark):
+        return replace(mark, digest="?")
 
 
-class MarkWithoutSource(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(ask.WriteMarks(tuple(replace(mark, source_id=None) for mark in request.marks)))
+class MarkWithoutSource(_RaisedMarksChanged):
+    def changed(self, mark):
+        return replace(mark, source_id=None)
 
     def is_own(self, resource, sequencer):
         mark = self.inside.marks.get(resource)
-        return super().is_own(resource, sequencer) or (mark is not None and mark.claim == sequencer.claim)
+        return super().is_own(resource, sequencer) or (mark is not None and mark.digest == sequencer.digest)
 
 
 class MarkWithoutClosing(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(ask.WriteMarks(tuple(replace(mark, is_closed=False) for mark in request.marks)))
+    def _close_marks(self, request):
+        pass
 
 
 class ClosingForgetsTheMark(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(request)
-        for mark in request.marks:
-            if mark.is_closed:
-                del self.inside.marks[mark.resource]
+    def _close_marks(self, request):
+        for resource in request.resources:
+            del self.inside.marks[resource]
+
+
+class ClosingByAnybody(PatientSession):
+    def _close_marks(self, request):
+        for resource in request.resources:
+            self.inside.marks[resource] = replace(self.inside.marks[resource], is_closed=True)
+
+
+class ClosingByTheProof(PatientSession):
+    """Hashes what it is given once too seldom."""
+
+    def _close_marks(self, request):
+        super()._close_marks(request)
+        for resource in request.resources:
+            mark = self.inside.marks[resource]
+            if mark.digest == one_way(request.claim):
+                self.inside.marks[resource] = replace(mark, is_closed=True)
+
+
+class ClosingByTheDigest(PatientSession):
+    def _close_marks(self, request):
+        super()._close_marks(request)
+        for resource in request.resources:
+            mark = self.inside.marks[resource]
+            if mark.digest == request.claim:
+                self.inside.marks[resource] = replace(mark, is_closed=True)
+
+
+class DigestPresented(PatientSession):
+    """Compares what is presented with the mark as it is."""
+
+    def is_own(self, resource, sequencer):
+        mark = self.inside.marks.get(resource)
+        return super().is_own(resource, sequencer) or (mark is not None and mark.digest == sequencer.proof)
+
+
+class ProofKept(PatientSession):
+    """Keeps what it is shown beside the mark."""
+
+    def _raise_marks(self, request):
+        super()._raise_marks(request)
+        self.inside.data["proof", ""] = request.sequencer.proof
+
+
+class ProofInTheMark(PatientSession):
+    """One digest instead of two: the mark is a complete sequencer."""
+
+    def _raise_marks(self, request):
+        super()._raise_marks(request)
+        for resource in request.resources:
+            self.inside.data["proof", resource] = request.sequencer.proof
+
+    def _look(self, request):
+        seen = super()._look(request)
+        proofs = self.target.state.data
+        return seen._replace(marks=tuple(replace(one, digest=proofs["proof", one.resource]) for one in seen.marks))
+
+
+class AnyTokenPlausible(PatientSession):
+    def _check_plausible(self, resource, token):
+        pass
+
+
+class OperatorsTokenPlausible(PatientSession):
+    def _change_mark(self, request):
+        super()._change_mark(request._replace(is_implausible=True))
+
+
+class OnlyTheClockCounts(PatientSession):
+    """Its ceiling forgets what an operator has vouched for."""
+
+    def _check_plausible(self, resource, token):
+        check_plausible(resource, token, 0, time.time())
 
 
 class OperatorIgnored(PatientSession):
@@ -160,8 +241,8 @@ class OneMarkForAll(PatientSession):
         mark = self.inside.marks.get("only")
         return {resource: replace(mark, resource=resource) for resource in request.resources} if mark else {}
 
-    def _write_marks(self, request):
-        self.inside.marks["only"] = replace(request.marks[0], resource="only")
+    def _raise_marks(self, request):
+        super()._raise_marks(request._replace(resources=("only",)))
 
     def is_own(self, resource, sequencer):
         return super().is_own("only", sequencer)
@@ -172,15 +253,13 @@ class MarksFolded(PatientSession):
         found = super()._read_marks(ask.ReadMarks(tuple(name.lower() for name in request.resources)))
         return {name: found[name.lower()] for name in request.resources if name.lower() in found}
 
-    def _write_marks(self, request):
-        super()._write_marks(
-            ask.WriteMarks(tuple(replace(mark, resource=mark.resource.lower()) for mark in request.marks))
-        )
+    def _raise_marks(self, request):
+        super()._raise_marks(request._replace(resources=tuple(name.lower() for name in request.resources)))
 
 
 class OnlyTheFirstIsSealed(PatientSession):
-    def _write_marks(self, request):
-        super()._write_marks(ask.WriteMarks(request.marks[:1]))
+    def _raise_marks(self, request):
+        super()._raise_marks(request._replace(resources=request.resources[:1]))
 
 
 class MarkBeforeTheFirstSeal(PatientSession):
@@ -265,6 +344,39 @@ class ProtectingResetsTheMark(PatientSession):
         return super()._protect(request)
 
 
+class EffectsForgotten(PatientSession):
+    def _write_effect(self, request):
+        pass
+
+
+class EffectsOfAllResources(PatientSession):
+    def _read_effect(self, request):
+        return next((effect for (_, key), effect in self.inside.effects.items() if key == request.key), None)
+
+
+class IntentsKeptForEver(PatientSession):
+    def _write_effect(self, request):
+        if request.effect.holder:
+            super()._write_effect(request)
+
+
+class EffectsKeptApartFromTheBlock(PatientSession):
+    def _write_effect(self, request):
+        super()._write_effect(request)
+        self.target.state.effects.update(self.inside.effects)
+
+
+class EffectsUnderAnyToken(PatientSession):
+    def _write_effect(self, request):
+        super()._write_effect(request)
+        self.inside.effects[request.resource, request.effect.key] = request.effect
+
+
+class EffectsOfAnybody(PatientSession):
+    def _write_effect(self, request):
+        self.inside.effects[request.resource, request.effect.key] = request.effect
+
+
 BROKEN_GUARDS = (
     (SealNeverCommitted, "test_a_seal_outlives_the_client_that_made_it"),
     (SealCommittedWithTheWork, "test_a_seal_is_committed_apart_from_the_users_work"),
@@ -277,12 +389,21 @@ BROKEN_GUARDS = (
     (NoWriterLock, "test_a_seal_does_not_overtake_an_open_transaction"),
     (MarksAsFloats, "test_tokens_are_compared_exactly_up_to_the_last"),
     (MarksAs32Bits, "test_tokens_are_compared_exactly_up_to_the_last"),
-    (MarkWithoutClaim, "test_a_holder_may_write_again"),
-    (MarkWithoutClaim, "test_a_holder_may_write_through_another_guard"),
+    (MarkWithoutDigest, "test_a_holder_may_write_again"),
+    (MarkWithoutDigest, "test_a_holder_may_write_through_another_guard"),
     (MarkWithoutSource, "test_another_sources_lease_is_refused"),
     (MarkWithoutClosing, "test_a_closed_mark_refuses_its_own_holder"),
     (MarkWithoutClosing, "test_closing_before_sealing_refuses_the_token_too"),
     (ClosingForgetsTheMark, "test_a_closed_mark_refuses_its_own_holder"),
+    (ClosingByAnybody, "test_only_the_claim_closes_a_mark"),
+    (ClosingByTheProof, "test_only_the_claim_closes_a_mark"),
+    (ClosingByTheDigest, "test_only_the_claim_closes_a_mark"),
+    (DigestPresented, "test_who_reads_a_mark_cannot_present_it"),
+    (ProofKept, "test_a_mark_keeps_the_digest_and_no_proof"),
+    (ProofInTheMark, "test_a_mark_keeps_the_digest_and_no_proof"),
+    (AnyTokenPlausible, "test_an_implausible_token_is_refused"),
+    (OperatorsTokenPlausible, "test_an_implausible_token_is_refused"),
+    (OnlyTheClockCounts, "test_a_token_near_the_mark_is_plausible"),
     (OperatorIgnored, "test_raising_a_mark_to_a_source_refuses_what_it_had_issued"),
     (OperatorIgnored, "test_a_mark_is_lowered_by_an_operator_only"),
     (OperatorIgnored, "test_a_broken_lease_is_outranked"),
@@ -304,6 +425,13 @@ BROKEN_GUARDS = (
     (ObservingCountsEverything, "test_a_fenced_write_is_not_counted"),
     (SwitchNotTold, "test_going_over_to_enforcing_raises_the_mark"),
     (ProtectingResetsTheMark, "test_protecting_again_changes_nothing"),
+    (EffectsForgotten, "test_an_intent_is_seen_by_the_next_holder"),
+    (EffectsOfAllResources, "test_an_intent_is_seen_by_the_next_holder"),
+    (IntentsKeptForEver, "test_an_intent_that_is_taken_back_is_forgotten"),
+    (EffectsKeptApartFromTheBlock, "test_an_intent_is_undone_with_its_block"),
+    (NoWriterLock, "test_two_blocks_of_one_lease_do_not_both_begin"),
+    (EffectsUnderAnyToken, "test_an_effect_is_kept_under_the_token_that_was_presented"),
+    (EffectsOfAnybody, "test_an_effect_is_kept_under_the_token_that_was_presented"),
     (OneConnectionForAll, "test_a_kept_connection_writes_in_no_later_block"),
     (OneReplyBehind, "test_an_interrupted_block_leaves_the_next_one_in_order"),
 )

@@ -6,6 +6,7 @@ Each is the reference model with one method changed.
 import unicodedata
 import zlib
 
+from fencelock.model import one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.memory.reference_model import LockRow, ReferenceModel
 
@@ -29,7 +30,7 @@ class CounterEvictedWithItsLease(ReferenceModel):
 
     def _acquire(self, request, now_us):
         row = self.locks.get(request.lock)
-        if row is not None and row.claim not in (None, request.claim) and not row.remaining_ms(now_us // 1000):
+        if row is not None and row.digest not in (None, request.claim) and not row.remaining_ms(now_us // 1000):
             self.counter = 0
         return super()._acquire(request, now_us)
 
@@ -57,7 +58,7 @@ class TokenOfTheMomentForAnybody(ReferenceModel):
     def _acquire(self, request, now_us):
         reply = super()._acquire(request, now_us)
         row = self.locks.get(request.lock)
-        if isinstance(reply, ask.ClaimEnded) and row is not None and row.claim is not None:
+        if isinstance(reply, ask.ClaimEnded) and row is not None and row.digest is not None:
             return ask.Granted(row.token, row.ttl_ms, self.source_id, self.history_id)
         return reply
 
@@ -73,7 +74,7 @@ class RetryIssuesAnotherToken(ReferenceModel):
 class RetryOfAPollIssuesAnotherToken(ReferenceModel):
     def _poll(self, request, now_us):
         row = self.locks.get(request.lock)
-        if row is not None and row.claim == request.claim:
+        if row is not None and row.digest == request.claim:
             self.counter += 1
             self.locks[request.lock] = row._replace(token=self.counter)
         return super()._poll(request, now_us)
@@ -105,7 +106,7 @@ class ExpiredRenewalAccepted(ReferenceModel):
     def _renew(self, request, now_us):
         for lock, claim in request.leases:
             row = self.locks.get(lock)
-            if row is not None and row.claim == claim:
+            if row is not None and row.digest == claim:
                 self.locks[lock] = row._replace(deadline_ms=now_us // 1000 + row.ttl_ms)
         return super()._renew(request, now_us)
 
@@ -132,7 +133,7 @@ class RenewalWithoutReason(ReferenceModel):
 class LeaseWithoutEnd(ReferenceModel):
     def _is_free(self, lock, now_ms):
         row = self.locks.get(lock)
-        return row is None or row.claim is None
+        return row is None or row.digest is None
 
 
 class ReleaseByName(ReferenceModel):
@@ -140,8 +141,8 @@ class ReleaseByName(ReferenceModel):
 
     def _release(self, request, now_us):
         row = self.locks.get(request.lock)
-        claim = row.claim if row is not None and row.claim else request.claim
-        return super()._release(request._replace(claim=claim), now_us)
+        digest = row.digest if row is not None and row.digest else request.claim
+        return super()._release(request._replace(claim=digest), now_us)
 
 
 class ReleaseOfTheClaimAlone(ReferenceModel):
@@ -172,7 +173,7 @@ class _ReleaseBlindTo(ReferenceModel):
     def overlook(self, lock):
         row = self.locks.get(lock)
         if row is not None:
-            self.unnoticed.add(row.claim)
+            self.unnoticed.add(row.digest)
 
     def _release(self, request, now_us):
         reply = super()._release(request, now_us)
@@ -223,7 +224,7 @@ class ExpiryForgotten(ReferenceModel):
         row = self.locks.get(lock)
         reply = super()._grant(lock, claim, holder, ttl_ms, now_us)
         if row is not None:
-            self.ended_us.pop(row.claim, None)
+            self.ended_us.pop(row.digest, None)
         return reply
 
 
@@ -232,7 +233,7 @@ class BreakForgotten(ReferenceModel):
         row = self.locks.get(request.lock)
         reply = super()._break(request, now_us)
         if row is not None:
-            self.ended_us.pop(row.claim, None)
+            self.ended_us.pop(row.digest, None)
         return reply
 
 
@@ -248,7 +249,7 @@ class LeaverForgotten(ReferenceModel):
 class HastyReleaseForgotten(ReferenceModel):
     def _release(self, request, now_us):
         row = self.locks.get(request.lock)
-        is_known = (row is not None and row.claim == request.claim) or request.claim in self.queues.get(
+        is_known = (row is not None and row.digest == request.claim) or request.claim in self.queues.get(
             request.lock, ()
         )
         reply = super()._release(request, now_us)
@@ -455,8 +456,133 @@ class HolderNotRemembered(ReferenceModel):
 
 class EverybodyIsGranted(ReferenceModel):
     def _acquire(self, request, now_us):
-        self.locks[request.lock] = self.locks.get(request.lock, LockRow(1, None, None, 0, 0))._replace(claim=None)
+        self.locks[request.lock] = self.locks.get(request.lock, LockRow(1, None, None, 0, 0))._replace(digest=None)
         return super()._acquire(request, now_us)
+
+
+class _AlsoObeys(ReferenceModel):
+    """Obeys what is derived from a claim as it obeys the claim."""
+
+    def known(self, digest):
+        """Return the claims, as the model keeps them, that this text is taken for."""
+        raise NotImplementedError
+
+    def answer(self, request, now_us):
+        if isinstance(request, self.OBEYED):
+            kept = {row.digest for row in self.locks.values()} | {
+                one for queue in self.queues.values() for one in queue
+            }
+            meant = next((one for one in kept if one is not None and self.known(self.given(request)) == one), None)
+            if meant is not None:
+                return getattr(self, self.ANSWERS[type(request)])(self.as_meant(request, meant), now_us)
+        return super().answer(request, now_us)
+
+    def given(self, request):
+        return request.leases[0][1] if isinstance(request, ask.Renew) else request.claim
+
+    def as_meant(self, request, digest):
+        if isinstance(request, ask.Renew):
+            return ask.Renew(((request.leases[0][0], digest),))
+        return request._replace(claim=digest)
+
+
+class ProofReleases(_AlsoObeys):
+    """Hashes what it is given once."""
+
+    OBEYED = (ask.Release,)
+
+    def known(self, given):
+        return one_way(given)
+
+
+class DigestRenews(_AlsoObeys):
+    """Compares what it is given with what it keeps."""
+
+    OBEYED = (ask.Renew,)
+
+    def known(self, given):
+        return given
+
+
+class ProofAcquires(ProofReleases):
+    OBEYED = (ask.Acquire,)
+
+
+class ProofTakesTheTurn(ProofReleases):
+    OBEYED = (ask.Poll,)
+
+
+class DigestLeavesTheQueue(DigestRenews):
+    OBEYED = (ask.Release,)
+
+
+class ClaimsKept(ReferenceModel):
+    """A log of its own."""
+
+    def answer(self, request, now_us):
+        self.log = (*getattr(self, "log", ()), request)
+        return super().answer(request, now_us)
+
+
+class ClaimsShown(ReferenceModel):
+    def _why_lost(self, row, digest):
+        return "its claim ended"
+
+    def answer(self, request, now_us):
+        reply = super().answer(request, now_us)
+        if isinstance(reply, ask.Renewed):
+            return ask.Renewed(reply.remaining_ms, {claim: f"claim {claim} ended" for claim in reply.lost})
+        return reply
+
+
+class CheckByName(ReferenceModel):
+    def _check(self, request, now_us):
+        row = self.locks.get(request.lock)
+        return ask.Checked(row.remaining_ms(now_us // 1000), row.token) if row else ask.Checked(0, None)
+
+
+class CheckOfTheDigest(ReferenceModel):
+    def _check(self, request, now_us):
+        row = self.locks.get(request.lock)
+        is_its = row is not None and request.proof == row.digest
+        return ask.Checked(1, row.token) if is_its else super()._check(request, now_us)
+
+
+class CheckOfAnyHistory(ReferenceModel):
+    def _check(self, request, now_us):
+        return super()._check(request._replace(history_id=self.history_id), now_us)
+
+
+class CheckWithoutToken(ReferenceModel):
+    def _check(self, request, now_us):
+        return super()._check(request, now_us)._replace(last_token=0)
+
+
+class CheckWithoutEnd(ReferenceModel):
+    def _check(self, request, now_us):
+        return super()._check(request, 0)
+
+
+class CheckThatRenews(ReferenceModel):
+    def _check(self, request, now_us):
+        row = self.locks.get(request.lock)
+        if row is not None and row.digest is not None:
+            self.locks[request.lock] = row._replace(deadline_ms=now_us // 1000 + row.ttl_ms)
+        return super()._check(request, now_us)
+
+
+class CheckRemembersTheLast(ReferenceModel):
+    """A release leaves the digest and its deadline where they were."""
+
+    def _free(self, lock, row, ended, now_us):
+        self.freed = row
+        super()._free(lock, row, ended, now_us)
+
+    def _check(self, request, now_us):
+        freed = getattr(self, "freed", None)
+        if freed is not None and freed.digest == one_way(request.proof):
+            return ask.Checked(freed.remaining_ms(now_us // 1000), freed.token)
+        return super()._check(request, now_us)
 
 
 BROKEN = (
@@ -529,5 +655,19 @@ BROKEN = (
     (ReleaseByName, "test_release_by_an_expired_claim_frees_nobody_elses_lock"),
     (ReleaseByName, "test_release_of_one_lock_leaves_the_others"),
     (NamesFolded, "test_releasing_one_nasty_name_frees_no_other"),
+    (ProofReleases, "test_only_the_claim_ends_or_renews_a_lease"),
+    (DigestRenews, "test_only_the_claim_ends_or_renews_a_lease"),
+    (ProofAcquires, "test_only_the_claim_ends_or_renews_a_lease"),
+    (ProofTakesTheTurn, "test_only_the_claim_has_a_place_in_the_queue"),
+    (DigestLeavesTheQueue, "test_only_the_claim_has_a_place_in_the_queue"),
+    (ClaimsKept, "test_no_claim_and_no_proof_is_kept"),
+    (ClaimsShown, "test_no_claim_and_no_proof_is_kept"),
+    (CheckByName, "test_a_check_tells_whether_a_proof_holds_the_lock"),
+    (CheckOfTheDigest, "test_a_check_tells_whether_a_proof_holds_the_lock"),
+    (CheckOfAnyHistory, "test_a_check_tells_whether_a_proof_holds_the_lock"),
+    (CheckWithoutToken, "test_a_check_tells_whether_a_proof_holds_the_lock"),
+    (CheckWithoutEnd, "test_a_check_tells_that_a_lease_has_ended"),
+    (CheckThatRenews, "test_a_check_tells_that_a_lease_has_ended"),
+    (CheckRemembersTheLast, "test_a_check_tells_that_a_lease_has_ended"),
 )
 """Each broken source, and a check that must reject it; every check has one."""

@@ -70,5 +70,8 @@ class InTarget:
     def put_alone(self, table, key, value):
         self.make_store(self.url).connect().put_alone(table, key, value)
 
+    def dump(self):
+        return repr(vars(self.make_store(self.url).target.state)).encode()
+
     def get(self, table, key):
         return self.make_store(self.url).connect().get(table, key)

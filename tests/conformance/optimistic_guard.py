@@ -80,6 +80,15 @@ class VersionedCodec(OptimisticGuardCodec):
     def _write_work(self, work):
         yield from self._swap(work.expected, work.writes)
 
+    def _read_effect_value(self, resource, key):
+        found = yield lambda target: target.read(("effect", resource, key))
+        self.work.expected["effect", resource, key] = found.version
+        return found
+
+    def _keep_effect(self, resource, key, value, before):
+        self.work.writes["effect", resource, key] = value
+        yield from ()
+
     def _swap(self, expected, writes):
         changed = yield lambda target: target.swap(expected, writes)
         if changed is not None:
@@ -154,6 +163,9 @@ class InVersionedTarget:
 
     def put_alone(self, table, key, value):
         self.make_store(self.url).target.swap({}, {(table, key): value.encode()})
+
+    def dump(self):
+        return repr(self.make_store(self.url).target.values).encode()
 
     def get(self, table, key):
         value = self.make_store(self.url).target.read((table, key)).value

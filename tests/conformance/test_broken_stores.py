@@ -23,6 +23,7 @@ from tests.conformance.broken_guards import (
     BROKEN_DECISIONS,
     BROKEN_GUARDS,
     CarelessTenure,
+    ClosingByAnybody,
     admit_other_locks,
     close_anything,
 )
@@ -207,7 +208,7 @@ def test_a_guard_that_ignores_its_lock_is_rejected(monkeypatch):
 
 def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
     class Kit(InTarget, GuardConformance):
-        pass
+        session_type = ClosingByAnybody
 
     monkeypatch.setattr("fencelock._flows.guarding._may_close", close_anything)
     assert failure(Kit, "test_closing_does_not_disturb_a_newer_holder") is not None

@@ -27,6 +27,9 @@ class InMemory:
     def make_store(self, url):
         return MemorySource(url, now_us=self.clock.now_us)
 
+    def dump(self):
+        return repr(vars(self.store.world().model)).encode()
+
 
 class TestMemorySource(InMemory, SourceConformance):
     pass

@@ -130,13 +130,6 @@ def test_g6_protecting_is_refused_with_what_to_do_instead(kit):
         kit.guard().unprotect(reason="a check")
 
 
-def test_a_mark_shows_a_digest_of_its_claim_which_is_no_claim(kit):
-    lease = kit.sequencer(5)
-    kit.seal(kit.guard(), lease)
-    assert lease.claim.encode() not in kit.make_store(kit.url).target.read(("mark", "r")).value
-    assert ":" in kit.mark().claim  # No claim has one, so nobody can present it.
-
-
 MARK = b'{"schema":1,"lock":"lock","token":"5","source_id":"s","history_id":"h","claim":null,"closed":false}'
 
 

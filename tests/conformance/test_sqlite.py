@@ -11,9 +11,18 @@ from fencelock.testing import (
 )
 
 
+def everything_in(folder):
+    """Return the bytes of all files of a folder, and the names of all files and pipes."""
+    paths = sorted(folder.rglob("*"))
+    return b"".join(str(path).encode() + (path.read_bytes() if path.is_file() else b"") for path in paths)
+
+
 class InFile:
     def make_url(self):
         return f"sqlite:///{self.folder}/locks.db"
+
+    def dump(self):
+        return everything_in(self.folder)
 
 
 class TestSQLiteSource(InFile, SourceConformance):
@@ -42,6 +51,9 @@ class GuardedFile:
     def put_alone(self, table, key, value):
         with closing(sqlite3.connect(self.path)) as native, native:
             self.put(native, table, key, value)
+
+    def dump(self):
+        return everything_in(self.folder)
 
     def get(self, table, key):
         with closing(sqlite3.connect(self.path)) as native:

@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from queue import SimpleQueue
 
+from fencelock.model import digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.memory.source import MemoryConnection, MemorySource, MemoryWakeup
 
@@ -59,7 +60,7 @@ class NeverNotifiesAgain(ThreadSource):
 
 class _ThreadWakeup(MemoryWakeup):
     def __init__(self, store, claim):
-        super().__init__(store.world(), claim)
+        super().__init__(store.world(), digest_of_claim(claim))
         self._store = store
         self._submit(lambda: None)
 
@@ -83,7 +84,7 @@ class BelievesInItsWatch(ThreadSource):
 
     def watch(self, lock, claim):
         """Poll until the claim no longer holds the lock."""
-        while self.world().model.locks[lock].claim == claim:
+        while self.world().model.locks[lock].digest == digest_of_claim(claim):
             time.sleep(0.001)
         self.watched.discard(claim)
 

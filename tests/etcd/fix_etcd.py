@@ -30,6 +30,10 @@ class Corner:
         """Return the names of all keys below the prefix, without it."""
         return [key.removeprefix(f"{self.prefix}/") for key in self.cluster.keys(f"{self.prefix}/")]
 
+    def dump(self) -> bytes:
+        """Return all keys below the prefix, and their values."""
+        return self.cluster.ctl("get", "--prefix", f"{self.prefix}/").encode()
+
 
 def fresh_corner(fleet: EtcdFleet, size: int) -> Corner:
     """Return a fresh prefix in the cluster of this size that all tests share."""

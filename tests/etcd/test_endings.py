@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator
 from fencelock.stores.etcd.connection import wire
@@ -63,15 +63,15 @@ def test_a_claim_is_not_overdue_while_it_is_enqueued(etcd: Corner, client: Clien
 
 
 def test_a_claim_whose_end_has_begun_is_not_enqueued(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
-    extend = EtcdQueueEntry.extend
+    extend, claim = EtcdQueueEntry.extend, draw_claim()
 
     def extend_slowly(entry: EtcdQueueEntry, sent_ms: int) -> None:
         extend(entry, sent_ms)
         other = client.store.connect(request_timeout_s=DEADLINE_S)
-        elsewhere(lambda: other.perform(ask.Release("lock", entry.claim)))
+        elsewhere(lambda: other.perform(ask.Release("lock", claim)))
 
     monkeypatch.setattr(EtcdQueueEntry, "extend", extend_slowly)
-    assert isinstance(client.acquire("lock", draw_claim()), ask.ClaimEnded)
+    assert isinstance(client.acquire("lock", claim), ask.ClaimEnded)
     assert queue_keys(etcd) == []
 
 
@@ -84,13 +84,13 @@ def test_a_claim_in_doubt_without_a_session_blocks_no_other(etcd: Corner, client
     gone, living = draw_claim(), draw_claim()
     client.token("gone", gone, ttl_ms=1000)
     client.token("lock", living, ttl_ms=TTL_MS)
-    entry = client.state.entries[gone]
+    entry = client.state.entries[digest_of_claim(gone)]
     entry.sent += 1
     entry.deadline_ms = 0
     assert entry.session is not None
     revoke(client, entry.session)
     assert client.ask(ask.Renew((("lock", living),))).remaining_ms
-    assert gone not in client.state.entries
+    assert digest_of_claim(gone) not in client.state.entries
     assert entry.session.is_lost
 
 

@@ -29,6 +29,9 @@ class InRange:
     def make_url(self) -> str:
         return self.corner.url
 
+    def dump(self) -> bytes:
+        return self.corner.dump()
+
     def key(self, table: str, key: str) -> str:
         return f"{self.corner.prefix}/r/{table}/{key}"
 

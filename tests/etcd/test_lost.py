@@ -9,10 +9,11 @@ import pytest
 
 from fencelock.clock import boottime_us
 from fencelock.errors import OutcomeUnknownError
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.source.codec import _enqueue_txn
+from fencelock.stores.hashed_claims import hash_claims
 from fencelock_lab.proxy import Direction, Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
@@ -104,8 +105,11 @@ def test_a_claim_released_in_doubt_is_never_granted(stage: Stage, direction: Dir
     request = acquiring(draw_claim())
     stage.lose(direction, "Txn", request)
     state = stage.client.state
-    late = _enqueue_txn(state.layout, state.entries[request.claim], request, state.record)
+    hashed = hash_claims(request)
+    late = _enqueue_txn(state.layout, state.entries[hashed.claim], hashed, state.record)
     stage.again(ask.Release("lock", request.claim))
+    kept = stage.corner.keys()
+    assert f".fencelock/source/refused/{digest_of_claim(request.claim)}" in kept
     assert isinstance(stage.client.ask(request), ask.ClaimEnded)
     # The request that is still under way arrives now.
     assert not state.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
@@ -126,11 +130,11 @@ def test_a_late_release_deletes_no_other_claims_entry(stage: Stage):
     """The key of a queue entry is reused: a release recognises its own entry by its value."""
     first, second = draw_claim(), draw_claim()
     stage.client.token("lock", first)
-    late = stage.client.state.delete_entry(stage.client.state.entries[first])
-    key = stage.client.state.entries[first].key
+    late = stage.client.state.delete_entry(stage.client.state.entries[digest_of_claim(first)])
+    key = stage.client.state.entries[digest_of_claim(first)].key
     stage.client.release("lock", first)
     stage.client.token("lock", second)
-    assert stage.client.state.entries[second].key == key
+    assert stage.client.state.entries[digest_of_claim(second)].key == key
     assert not stage.client.state.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert stage.other.ask(ask.Inspect("lock")).is_held
 

@@ -7,7 +7,7 @@ import pytest
 
 import fencelock
 from fencelock.clock import boottime_us
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.proxy import Proxy
 from fencelock_lab.servers.etcd import EtcdCluster
@@ -45,7 +45,7 @@ class Waiter:
         return self.client.ask(ask.Poll(self.lock, self.claim))
 
     def _is_watching(self) -> bool:
-        watch = self.client.state.watcher._watches.get(self.client.state.entries[self.claim].watch_id)
+        watch = self.client.state.watcher._watches.get(self.client.state.entries[digest_of_claim(self.claim)].watch_id)
         return watch is not None and watch.since is not None
 
     @property
@@ -74,7 +74,7 @@ def test_a_hand_over_reads_no_queue(etcd: Corner, client: Client):
     first, second = Waiter(client), Waiter(client)
     client.release("lock", holder)
     wait_until(lambda: first.is_told)
-    entry = client.state.entries[first.claim]
+    entry = client.state.entries[digest_of_claim(first.claim)]
     last_release = client.state.layout.last_release("lock").decode()
     assert etcd.cluster.ctl("get", "--print-value-only", last_release).strip() == str(entry.predecessor[1])
     assert isinstance(first.poll(), ask.Granted)
@@ -151,7 +151,7 @@ def test_a_held_key_that_is_deleted_by_hand_is_a_loss(etcd: Corner, client: Clie
     beat = ask.Renew((("lock", claim),))
     assert client.ask(beat).remaining_ms
     etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
-    wait_until(lambda: not client.state.entries[claim].is_watched)
+    wait_until(lambda: not client.state.entries[digest_of_claim(claim)].is_watched)
     assert client.ask(beat).lost == {claim: "its key in etcd was deleted"}
 
 
@@ -174,7 +174,7 @@ def test_a_key_deleted_while_the_stream_is_down_is_a_loss(etcd: Corner):
         etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
         wait_until(lambda: proxy.lost_bytes)
         proxy.cut()
-        wait_until(lambda: not client.state.entries[claim].is_watched)
+        wait_until(lambda: not client.state.entries[digest_of_claim(claim)].is_watched)
 
         def lost() -> dict[str, str]:
             try:
@@ -202,7 +202,7 @@ def test_a_lease_that_expired_while_its_holder_waited_is_not_granted(etcd: Corne
     holder = draw_claim()
     other.token("lock", holder)
     waiter = Waiter(client)
-    lease = client.state.entries[waiter.claim].session.lease
+    lease = client.state.entries[digest_of_claim(waiter.claim)].session.lease
     etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
     other.release("lock", holder)
     assert isinstance(waiter.poll(), ask.ClaimEnded)
@@ -213,7 +213,7 @@ def test_a_revoked_session_is_lost_with_all_its_leases(etcd: Corner, client: Cli
     claims = [draw_claim() for _ in range(3)]
     for claim in claims:
         client.token(claim, claim)
-    lease = client.state.entries[claims[0]].session.lease
+    lease = client.state.entries[digest_of_claim(claims[0])].session.lease
     etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
     renewed = client.ask(ask.Renew(tuple((claim, claim) for claim in claims)))
     assert set(renewed.lost) == set(claims)

@@ -15,7 +15,7 @@ import pytest
 
 import fencelock
 from fencelock.cli.commands import execute
-from fencelock.model import Sequencer, draw_claim
+from fencelock.model import Sequencer, draw_claim, one_way
 from fencelock_lab.demo import TTL_S, acts, perform
 from fencelock_lab.demo.acts import ACTS, AMOUNTS, Act, Move
 from fencelock_lab.demo.conductor import DemoError
@@ -181,7 +181,7 @@ def test_the_check_without_a_seal_does_refuse_a_lower_token(tmp_path: Path) -> N
 
 
 def _sequencer(token: int) -> Sequencer:
-    return Sequencer("source", "history", LOCK, token, draw_claim())
+    return Sequencer("source", "history", LOCK, token, one_way(draw_claim()))
 
 
 def test_a_picture_that_cannot_be_written_is_refused_before_the_play(

@@ -19,9 +19,10 @@ pytestmark = [pytest.mark.disk, pytest.mark.process]
 SEALER = """
 import os, signal, sys
 import fencelock
+from fencelock.protocol import one_way
 guard = fencelock.guard(sys.argv[1], resource="reports", lock="nightly-report")
 for token in range(int(sys.argv[2]), 1_000_000):
-    guard.seal(fencelock.Sequencer("source", "history", "nightly-report", token, f"claim-{token}"))
+    guard.seal(fencelock.Sequencer("source", "history", "nightly-report", token, one_way(f"claim-{token}")))
     os.write(1, b"%d\\n" % token)
 """
 

@@ -83,7 +83,10 @@ STEPS = """
 import itertools
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 opened, left = SQLiteBlockConnection._open, 0
-lease = fencelock.Sequencer("source", "history", "nightly-report", 5, "claim-5")
+from fencelock.protocol import one_way
+from fencelock.testing.runners import HolderCredential
+sequencer = fencelock.Sequencer("source", "history", "nightly-report", 5, one_way("claim-5"))
+lease = HolderCredential(sequencer, "claim-5")
 
 def step(_):
     global left

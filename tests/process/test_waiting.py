@@ -14,7 +14,7 @@ import pytest
 
 import fencelock
 from fencelock.clock import boottime_ms
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source import wakeup
 from fencelock.stores.sqlite.source.queue import MAX_WAITERS
@@ -303,8 +303,8 @@ def crowd(path: Path, count: int, *, dead: bool = False) -> list[str]:
     native = sqlite3.connect(path)
     with native:
         native.executemany(
-            "INSERT INTO fencelock_waiter (lock, claim, holder, ttl_ms, deadline_ms) VALUES ('lock', ?, 'w', 9, ?)",
-            [(claim, deadline_ms) for claim in claims],
+            "INSERT INTO fencelock_waiter (lock, digest, holder, ttl_ms, deadline_ms) VALUES ('lock', ?, 'w', 9, ?)",
+            [(digest_of_claim(claim), deadline_ms) for claim in claims],
         )
     native.close()
     return claims

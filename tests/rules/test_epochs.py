@@ -14,7 +14,7 @@ import pytest
 import fencelock
 from fencelock import LeaseLostError, SourceError
 from fencelock.clock import boottime_us
-from fencelock.model import EPOCH_STRIDE
+from fencelock.model import EPOCH_STRIDE, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
@@ -190,7 +190,7 @@ def test_t7_another_kernel_takes_over_by_a_raise_and_the_first_is_refused_from_t
     ):
         with pytest.raises(SourceError, match="is used by another kernel"):
             client.connection.perform(request)
-    assert rows(path, "select claim from fencelock_lock") == [("there",)]
+    assert rows(path, "select digest from fencelock_lock") == [(digest_of_claim("there"),)]
 
 
 def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(

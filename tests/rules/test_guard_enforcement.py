@@ -9,14 +9,17 @@ import pytest
 
 import fencelock
 from fencelock import Guard, GuardError, SchemaError
+from fencelock.model import MAX_TOKEN
 from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,
     Opener,
     ask,
+    claim_of,
     make_file,
     plain,
+    sequencer,
     url_of,
     value_in,
     write,
@@ -139,7 +142,8 @@ def test_g6_a_transaction_writes_another_resource_only_with_its_token(guard: Gua
 
 
 # --- the protocol of other languages -------------------------------------------------------------------------------
-PRESENT = "INSERT INTO fencelock_seal (resource, token, claim) VALUES ('reports', ?, ?)"
+PRESENT = "INSERT INTO fencelock_seal (resource, token, digest) VALUES ('reports', ?, ?)"
+DIGEST = sequencer(5).digest
 
 
 @pytest.fixture
@@ -154,30 +158,40 @@ def client(guard: Guard, file: Path) -> Any:
 
 def test_g6_any_client_can_present_its_token(client: sqlite3.Connection, file: Path) -> None:
     client.execute("BEGIN IMMEDIATE")
-    client.execute(PRESENT, (5, "claim-5"))
+    client.execute(PRESENT, (5, DIGEST))
     client.execute("UPDATE reports SET value = 'from elsewhere'")
     client.execute("DELETE FROM fencelock_seal")
     client.execute("COMMIT")
     assert value_in(file) == "from elsewhere"
 
 
-@pytest.mark.parametrize(("token", "claim"), [(4, "claim-4"), (6, "claim-6"), (5, "claim-4"), (4, "claim-5")])
-def test_g6_only_the_mark_can_be_presented(client: sqlite3.Connection, token: int, claim: str) -> None:
+@pytest.mark.parametrize(
+    ("token", "digest"),
+    [
+        (4, sequencer(4).digest),
+        (6, sequencer(6).digest),
+        (5, sequencer(4).digest),
+        (4, DIGEST),
+        (5, sequencer(5).proof),
+        (5, claim_of(5)),
+    ],
+)
+def test_g6_only_the_mark_can_be_presented(client: sqlite3.Connection, token: int, digest: str) -> None:
     client.execute("BEGIN IMMEDIATE")
     with pytest.raises(sqlite3.IntegrityError, match="this token is not the mark of its resource"):
-        client.execute(PRESENT, (token, claim))
+        client.execute(PRESENT, (token, digest))
 
 
 def test_g6_a_closed_mark_cannot_be_presented(client: sqlite3.Connection, guard: Guard) -> None:
     guard.close(HandmadeLease(5))
     client.execute("BEGIN IMMEDIATE")
     with pytest.raises(sqlite3.IntegrityError, match="its holder closed it"):
-        client.execute(PRESENT, (5, "claim-5"))
+        client.execute(PRESENT, (5, DIGEST))
 
 
 def test_g10_a_mark_that_is_closed_meanwhile_answers_the_rest_of_the_transaction(client: sqlite3.Connection) -> None:
     client.execute("BEGIN IMMEDIATE")
-    client.execute(PRESENT, (5, "claim-5"))
+    client.execute(PRESENT, (5, DIGEST))
     client.execute("UPDATE reports SET value = 1")
     client.execute("UPDATE fencelock_mark SET is_closed = 1")
     with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
@@ -186,7 +200,7 @@ def test_g10_a_mark_that_is_closed_meanwhile_answers_the_rest_of_the_transaction
 
 def test_g6_a_seal_cannot_be_committed(client: sqlite3.Connection, file: Path) -> None:
     client.execute("BEGIN IMMEDIATE")
-    client.execute(PRESENT, (5, "claim-5"))
+    client.execute(PRESENT, (5, DIGEST))
     client.execute("UPDATE reports SET value = 'kept open'")
     with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
         client.execute("COMMIT")
@@ -197,7 +211,7 @@ def test_g6_a_seal_cannot_be_committed(client: sqlite3.Connection, file: Path) -
 @pytest.mark.parametrize("change", ["never = 0", "never = NULL", "never = 2"])
 def test_g6_a_seal_cannot_be_made_committable(client: sqlite3.Connection, change: str) -> None:
     client.execute("BEGIN IMMEDIATE")
-    client.execute(PRESENT, (5, "claim-5"))
+    client.execute(PRESENT, (5, DIGEST))
     with pytest.raises(sqlite3.IntegrityError):
         client.execute(f"UPDATE fencelock_seal SET {change}")
     with pytest.raises(sqlite3.IntegrityError):
@@ -208,13 +222,13 @@ def test_g6_presenting_needs_foreign_keys(client: sqlite3.Connection) -> None:
     client.execute("PRAGMA foreign_keys = OFF")
     client.execute("BEGIN IMMEDIATE")
     with pytest.raises(sqlite3.IntegrityError, match="PRAGMA foreign_keys = ON before BEGIN"):
-        client.execute(PRESENT, (5, "claim-5"))
+        client.execute(PRESENT, (5, DIGEST))
 
 
 def test_g6_a_client_that_pretends_to_be_the_guard_gains_nothing(client: sqlite3.Connection) -> None:
     client.execute("BEGIN IMMEDIATE")
     client.execute(
-        "INSERT INTO fencelock_seal (resource, token, claim, client) VALUES ('reports', 4, 'x', 'fencelock')"
+        "INSERT INTO fencelock_seal (resource, token, digest, client) VALUES ('reports', 4, 'x', 'fencelock')"
     )
     with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
         client.execute("UPDATE reports SET value = 1")
@@ -224,9 +238,8 @@ def test_g6_a_seal_that_was_committed_without_foreign_keys_ends_with_the_next_bl
     client: sqlite3.Connection, guard: Guard, file: Path
 ) -> None:
     client.execute("PRAGMA foreign_keys = OFF")
-    client.execute(
-        "INSERT INTO fencelock_seal (resource, token, claim, client) VALUES ('reports', 5, 'claim-5', 'fencelock')"
-    )
+    committed = "INSERT INTO fencelock_seal (resource, token, digest, client) VALUES ('reports', 5, ?, 'fencelock')"
+    client.execute(committed, (DIGEST,))
     found = fencelock.stores.registry.guard_store(url_of(file)).examine()
     assert [finding.code for finding in found] == ["committed-seal"]
     write(guard, HandmadeLease(6))
@@ -242,7 +255,7 @@ FORBIDDEN = {
     "deleting": "DELETE FROM fencelock_mark",
     "replacing": "REPLACE INTO fencelock_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 2)",
     "inserting again": "INSERT INTO fencelock_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 9)",
-    "taking over": "UPDATE fencelock_mark SET claim = 'another'",
+    "taking over": "UPDATE fencelock_mark SET digest = 'another'",
     "another history": "UPDATE fencelock_mark SET history_id = 'another'",
     "another source": "UPDATE fencelock_mark SET source_id = 'another', token = 9",
     "another lock": "UPDATE fencelock_mark SET lock = 'another', token = 9",
@@ -288,8 +301,55 @@ def test_g8_a_new_audit_entry_entitles_to_just_its_change(guard: Guard, file: Pa
         for statement in ("token = 3, audit_id = ?", "token = 4, lock = 'another', audit_id = ?"):
             with pytest.raises(sqlite3.IntegrityError, match="a mark only goes up"):
                 connection.execute(f"UPDATE fencelock_mark SET {statement}", (number,))
-        connection.execute("UPDATE fencelock_mark SET token = 4, claim = NULL, audit_id = ?", (number,))
+        connection.execute("UPDATE fencelock_mark SET token = 4, digest = NULL, audit_id = ?", (number,))
     assert guard.mark().token == 4
+
+
+HUGE = 2**61
+"""A token that no source will have issued for some decades."""
+TO_HUGE = {
+    "the next token": f"UPDATE fencelock_mark SET token = {HUGE}",
+    "the first token": f"INSERT INTO fencelock_mark (resource, lock, token) VALUES ('orders', 'o', {HUGE})",
+    "a timestamp in nanoseconds": "UPDATE fencelock_mark SET token = strftime('%s', 'now') * 1000000000",
+    "a random number": "UPDATE fencelock_mark SET token = 7417239873491230155",
+    "the highest one": "UPDATE fencelock_mark SET token = 9223372036854775807",
+    "an entry that does not say so": f"UPDATE fencelock_mark SET token = {HUGE}, audit_id = 1",
+}
+
+
+@pytest.mark.parametrize("statement", TO_HUGE.values(), ids=TO_HUGE.keys())
+def test_g12_the_file_refuses_an_implausible_token_from_any_client(guard: Guard, file: Path, statement: str) -> None:
+    guard.seal(HandmadeLease(5))
+    with plain(file) as connection:
+        connection.execute(*entry_to(HUGE, is_implausible=False))
+        with pytest.raises(sqlite3.IntegrityError, match="this token is implausible"):
+            connection.execute(statement)
+    assert guard.mark().token == 5
+
+
+def entry_to(token: int, *, is_implausible: bool) -> tuple[str, tuple[int, bool]]:
+    columns = "who, action, resource, from_token, reason, to_token, is_implausible"
+    return f"INSERT INTO fencelock_audit ({columns}) VALUES ('w', 'raise-to', 'reports', 5, 'r', ?, ?)", (
+        token,
+        is_implausible,
+    )
+
+
+def test_g12_an_entry_that_says_so_lets_an_implausible_token_in(guard: Guard, file: Path) -> None:
+    guard.seal(HandmadeLease(5))
+    with plain(file) as connection:
+        number = connection.execute(*entry_to(HUGE, is_implausible=True)).lastrowid
+        connection.execute("UPDATE fencelock_mark SET token = ?, digest = NULL, audit_id = ?", (HUGE, number))
+        connection.execute("UPDATE fencelock_mark SET token = token + 1125899906842624")
+        with pytest.raises(sqlite3.IntegrityError, match="this token is implausible"):
+            connection.execute("UPDATE fencelock_mark SET token = token + 1125899906842625")
+    assert guard.mark().token == HUGE + 2**50
+
+
+def test_g12_the_last_tokens_are_not_refused_by_an_overflow(guard: Guard, file: Path) -> None:
+    guard.raise_to(MAX_TOKEN - 1, reason="a wrong clock", implausible=True)
+    write(guard, HandmadeLease(MAX_TOKEN), "the last one")
+    assert value_in(file) == "the last one"
 
 
 def test_g8_an_audit_entry_entitles_once(guard: Guard, file: Path) -> None:

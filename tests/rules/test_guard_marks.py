@@ -51,7 +51,7 @@ def test_an_action_is_audited_with_user_and_time(open_guard: Opener, file: Path)
 
 def test_lower_opens_the_resource_to_tokens_above_the_new_mark(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
-    guard.seal(HandmadeLease(2**60))
+    guard.seal(HandmadeLease(2**49))
     with pytest.raises(StaleTokenError):
         write(guard, HandmadeLease(5))
     guard.lower(4, reason="poisoned")

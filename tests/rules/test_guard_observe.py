@@ -105,7 +105,7 @@ def test_g6_enforcing_raises_the_mark_over_every_token_issued(observed: Guard, f
     write(observed, holder)
     observed.protect("reports", source=HandmadeSource(9))
     mark = observed.mark()
-    assert (mark.token, mark.claim) == (9, None)
+    assert (mark.token, mark.digest) == (9, None)
     for stale in (holder, HandmadeLease(9)):
         with pytest.raises(StaleTokenError):
             write(observed, stale)

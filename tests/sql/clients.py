@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import fencelock
 import fencelock.aio
+from fencelock.model import digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.registry import source_store
 from tests.sql.dialect import run
@@ -37,7 +38,9 @@ class SqlClient(sources.Client):
     def has_ended(self, lock: str, claim: str) -> bool:
         """Return whether the source remembers this very claim as one that is over."""
         table = "fencelock.lock" if self.url.startswith("postgresql:") else "fencelock_lock"
-        return run(self.native, f"SELECT ended_claim FROM {table} WHERE name = %s", lock.encode()) == [(claim,)]
+        return run(self.native, f"SELECT ended_digest FROM {table} WHERE name = %s", lock.encode()) == [
+            (digest_of_claim(claim),)
+        ]
 
 
 def one_token(url: str, lock: str = "lock") -> int:

@@ -45,6 +45,7 @@ def test_g6_a_client_seals_by_one_call_too(guarded: Guarded) -> None:
         run(own, "UPDATE reports SET value = 'the same lease'")
 
 
+PROOF = sequencer(5).proof
 SAME_TOKEN = r"another lease has sealed (it|the resource) with th(e same|is) token"
 REFUSALS = {
     "FL002 lower": (sequencer(4), "token 4 at mark 5 of resource reports: a newer holder has sealed"),
@@ -88,16 +89,22 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
     "text",
     [
         "",
-        "fl1",
-        "fl2.source.history.x.5.claim-5.bmlnaHRseS1yZXBvcnQ",
-        "FL1.source.history.x.5.claim-5.bmlnaHRseS1yZXBvcnQ",
-        "fl1.source.history.s.5.claim-5.bmlnaHRseS1yZXBvcnQ",
-        "fl1.source.history.x.0.claim-5.bmlnaHRseS1yZXBvcnQ",
-        "fl1.source.history.x.9223372036854775808.claim-5.bmlnaHRseS1yZXBvcnQ",
-        "fl1.source.history.x.5.cl aim.bmlnaHRseS1yZXBvcnQ",
-        "fl1.source.history.x.5.claim-5.",
-        "fl1.source.history.x.5.claim-5.bmlna",
-        "fl1.source.history.x.5.claim-5.bmlnaHRseS1yZXBvcnQ.more",
+        "fl2",
+        f"fl1.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ",
+        f"fl1.0.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"FL2.0.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.s.5.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.0.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.9223372036854775808.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.5.{PROOF.upper()}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.5.{PROOF[:31]}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.5.{PROOF[:31]} .bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.5.{PROOF}..",
+        f"fl2.0.source.history.x.5.{PROOF}.bmlna.",
+        f"fl2.0.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ",
+        f"fl2.0.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ.signature",
+        f"fl2.key.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ.",
+        f"fl2.0.source.history.x.5.{PROOF}.bmlnaHRseS1yZXBvcnQ..more",
         "x" * 5000,
     ],
 )
@@ -109,7 +116,7 @@ def test_a_text_that_is_no_sequencer_is_refused_without_showing_it(guarded: Guar
         with pytest.raises(guarded.sql.client_error, match="not a sequencer") as caught:
             run(native, f"{guarded.sql.call}{routine}(%s, 'reports')", text)
     assert guarded.sql.code_of(caught.value) == guarded.sql.no_sequencer
-    assert "claim-5" not in str(caught.value)
+    assert PROOF not in str(caught.value)
 
 
 @pytest.mark.parametrize("lock", ["a", "ab", "abc", "nächtlich-ü", "'\"\\%_", "x" * 512, "\U0001f512"])
@@ -167,7 +174,7 @@ FORBIDDEN = {
     "lowering": "UPDATE {prefix}mark SET token = 4",
     "forgetting": "UPDATE {prefix}mark SET token = NULL",
     "deleting": "DELETE FROM {prefix}mark",
-    "taking over": "UPDATE {prefix}mark SET claim = 'another'",
+    "taking over": "UPDATE {prefix}mark SET digest = 'another'",
     "another history": "UPDATE {prefix}mark SET history_id = 'another'",
     "another source": "UPDATE {prefix}mark SET source_id = 'another', token = 9",
     "another lock": "UPDATE {prefix}mark SET {lock} = 'another', token = 9",

@@ -11,7 +11,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import GuardError, SchemaError, WrongLockError, inspect_resources
-from fencelock.model import draw_claim
+from fencelock.model import draw_claim, one_way
 from fencelock.stores.registry import source_store
 from tests.process.actors import Stage
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
@@ -88,7 +88,7 @@ class BesideLocks:
             wrong = dataclasses.replace(lease.sequencer, token=lease.token + 1)
             with pytest.raises(GuardError, match="is over"):
                 face.write(wrong, "late")
-            wrong = dataclasses.replace(lease.sequencer, token=lease.token + 2, claim=draw_claim())
+            wrong = dataclasses.replace(lease.sequencer, token=lease.token + 2, proof=one_way(draw_claim()))
             with pytest.raises(GuardError, match="is over"):
                 face.write(wrong, "late")
 

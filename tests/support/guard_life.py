@@ -295,7 +295,7 @@ say(said)
             (shown,) = program.json("marks", face.url)
             assert (shown["resource"], shown["lock"], shown["token"]) == (RESOURCE, LOCK, str(lease.token))
             assert (shown["held"], shown["closed"], shown["tables"]) == (True, False, [])
-            assert lease.sequencer.claim not in json.dumps(shown)
+            assert lease.sequencer.proof not in json.dumps(shown)
             broken = program("break", LOCK, "--reason", "a test", "--guard", face.url)
             assert broken.returncode == 0, broken.stderr
             with pytest.raises(FencelockError):

@@ -9,22 +9,29 @@ from typing import Any
 
 from fencelock import Sequencer, SourceInfo
 from fencelock._flows.tenure import Tenure
+from fencelock.model import one_way
 
 LOCK = "nightly-report"
 RESOURCE = "reports"
 
 
+def claim_of(token: int) -> str:
+    """Return the claim of the lease that got this token; every token has a claim of its own."""
+    return f"claim-{token}"
+
+
 def sequencer(token: int, *, claim: str | None = None, **changes: Any) -> Sequencer:
-    """Return the sequencer of the lease that got this token; every token has a claim of its own."""
+    """Return the sequencer of the lease that got this token, by its own claim or another."""
     fields = {"source_id": "source", "history_id": "history", "lock": LOCK} | changes
-    return Sequencer(token=token, claim=claim or f"claim-{token}", **fields)
+    return Sequencer(token=token, proof=one_way(claim or claim_of(token)), **fields)
 
 
 class HandmadeLease:
     """A lease as guards see one, without a source: for every order of events that a real one seldom has."""
 
-    def __init__(self, token: int, **changes: Any) -> None:
-        self.sequencer = sequencer(token, **changes)
+    def __init__(self, token: int, *, claim: str | None = None, **changes: Any) -> None:
+        self.claim = claim or claim_of(token)
+        self.sequencer = sequencer(token, claim=self.claim, **changes)
         self.tenure = Tenure()
         self.problem: Exception | None = None
         self._blocks: set[object] = set()

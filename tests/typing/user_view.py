@@ -58,7 +58,7 @@ def proofs(lease: fencelock.Lease) -> None:
     text = str(lease.sequencer)
     sequencer = fencelock.Sequencer.parse(text)
     assert_type(sequencer, fencelock.Sequencer)
-    assert_type((sequencer.lock, sequencer.token, sequencer.claim), tuple[str, int, str])
+    assert_type((sequencer.lock, sequencer.token, sequencer.proof), tuple[str, int, str])
     assert_type(fencelock.Sequencer.from_env(), fencelock.Sequencer)
     assert_type((lease.lock, lease.holder, lease.ttl), tuple[str, str, float])
     assert_type((lease.deadline_ms, lease.is_inherited), tuple[int, bool])

@@ -24,9 +24,10 @@ from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Sealed
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.protocol import guard_requests as ask
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
-from tests.support.guards import LOCK, sequencer
+from tests.support.guards import LOCK, claim_of, sequencer
 
 PLACE = "memory://place"
+CLAIM = claim_of(5)
 OURS = sequencer(5)
 
 
@@ -78,11 +79,16 @@ def run(store: Store, flow: Any, *, unconfirmed: Collection[int] = ()) -> Any:
 def mark(token: int, resource: str = "r", *, of: Sequencer | None = None, is_closed: bool = False) -> Mark:
     """Return the mark of the lease that has this token."""
     lease = of or sequencer(token)
-    return Mark(resource, LOCK, token, lease.source_id, lease.history_id, lease.claim, is_closed)
+    return Mark(resource, LOCK, token, lease.source_id, lease.history_id, lease.digest, is_closed)
 
 
 def scope(*resources: str, lock: str = LOCK, is_independent: bool = False) -> Scope:
     return Scope(PLACE, resources or ("r",), lock, is_independent=is_independent)
+
+
+def close(scope: Scope, lease: Sequencer, tenure: Tenure) -> Any:
+    """Close as the holder, who knows the claim."""
+    return guarding.close(scope, lease, CLAIM, tenure)
 
 
 def sealed_tenure(*resources: str) -> Tenure:
@@ -93,7 +99,7 @@ def sealed_tenure(*resources: str) -> Tenure:
 
 
 # --- whose lease it is ---
-@pytest.mark.parametrize("flow", [guarding.seal, guarding.open_transaction, guarding.check, guarding.close])
+@pytest.mark.parametrize("flow", [guarding.seal, guarding.open_transaction, guarding.check, close])
 @pytest.mark.parametrize("lock", ["a-lock", "z-lock"])
 def test_g5_a_lease_on_another_lock_is_refused_before_anything_is_asked(flow: Any, lock: str) -> None:
     store = Store(mark(4))
@@ -102,7 +108,7 @@ def test_g5_a_lease_on_another_lock_is_refused_before_anything_is_asked(flow: An
     assert store.asked == []
 
 
-@pytest.mark.parametrize("flow", [guarding.seal, guarding.open_transaction, guarding.check, guarding.close])
+@pytest.mark.parametrize("flow", [guarding.seal, guarding.open_transaction, guarding.check, close])
 @pytest.mark.parametrize("lock", ["a-lock", "z-lock"])
 def test_g5_a_resource_bound_to_another_lock_names_the_guard(flow: Any, lock: str) -> None:
     store = Store(Mark("r", lock))
@@ -111,7 +117,7 @@ def test_g5_a_resource_bound_to_another_lock_names_the_guard(flow: Any, lock: st
         run(store, flow(scope(), OURS, Tenure()))
 
 
-@pytest.mark.parametrize("flow", [guarding.seal, guarding.check, guarding.close])
+@pytest.mark.parametrize("flow", [guarding.seal, guarding.check, close])
 def test_g5_a_durable_resource_refuses_a_source_in_memory(flow: Any) -> None:
     durable = Scope("sqlite:////app.db", ("r",), LOCK)
     with pytest.raises(WrongLockError, match="outlives source memory-1"):
@@ -123,7 +129,7 @@ def test_g2_a_seal_is_one_transaction_over_every_resource() -> None:
     store, tenure = Store(mark(4), mark(3, "s")), Tenure()
     done = run(store, guarding.seal(scope("r", "s"), OURS, tenure))
     assert done == Sealed(("r", "s"))
-    assert [type(request) for request in store.asked] == [ask.Begin, ask.ReadMarks, ask.WriteMarks, ask.Commit]
+    assert [type(request) for request in store.asked] == [ask.Begin, ask.ReadMarks, ask.RaiseMarks, ask.Commit]
     assert (store.mark("r"), store.mark("s")) == (mark(5), mark(5, "s"))
     assert tenure.sealed == set(scope("r", "s").keys)
 
@@ -131,14 +137,14 @@ def test_g2_a_seal_is_one_transaction_over_every_resource() -> None:
 def test_g2_what_is_sealed_already_is_not_written_again() -> None:
     store = Store(mark(5), mark(4, "s"))
     assert run(store, guarding.seal(scope("r", "s"), OURS, Tenure())) == Sealed(("s",))
-    assert store.of(ask.WriteMarks) == [ask.WriteMarks((mark(5, "s"),))]
+    assert store.of(ask.RaiseMarks) == [ask.RaiseMarks(("s",), OURS)]
 
 
 def test_g4_a_seal_whose_commit_was_not_confirmed_is_written_again() -> None:
     store, tenure = Store(mark(4)), Tenure()
     done = run(store, guarding.seal(scope(), OURS, tenure), unconfirmed=range(1, MAX_COMMIT_TRIES))
     assert done == Sealed(("r",))
-    assert store.of(ask.WriteMarks) == [ask.WriteMarks((mark(5),))] * MAX_COMMIT_TRIES
+    assert store.of(ask.RaiseMarks) == [ask.RaiseMarks(("r",), OURS)] * MAX_COMMIT_TRIES
     assert tenure.sealed == set(scope().keys)
 
 
@@ -251,7 +257,7 @@ def in_their_transaction(store: Store, flow: Any) -> Any:
 def test_g9_what_is_checked_in_the_callers_transaction_is_remembered() -> None:
     store, tenure = Store(mark(5), mark(5, "s")), Tenure()
     assert in_their_transaction(store, guarding.check(scope("r", "s"), OURS, tenure, 900)) == Sealed()
-    assert store.asked == [ask.Join(("r", "s"), False, 900), ask.ReadMarks(("r", "s"), OURS.claim, may_share=True)]
+    assert store.asked == [ask.Join(("r", "s"), False, 900), ask.ReadMarks(("r", "s"), shared_by=OURS.digest)]
     assert tenure.sealed == tenure.opened == set(scope("r", "s").keys)
     assert tenure.has_read
 
@@ -274,7 +280,7 @@ def test_g2_a_mark_is_raised_in_the_callers_transaction_only_if_both_sides_say_s
     with pytest.raises(GuardError, match=r"not sealed by token 5 yet \(its mark is 4\)"):
         in_their_transaction(store, guarding.check(scope(), OURS, Tenure(), **said))
     assert store.asked[0] == ask.Join(("r",), bool(may_raise), None)
-    assert store.of(ask.WriteMarks) == []
+    assert store.of(ask.RaiseMarks) == []
 
 
 def test_g2_a_seal_in_the_callers_transaction_is_not_remembered() -> None:
@@ -282,7 +288,7 @@ def test_g2_a_seal_in_the_callers_transaction_is_not_remembered() -> None:
     store.can_raise = True
     done = in_their_transaction(store, guarding.check(scope("r", "s"), OURS, tenure, may_raise=True))
     assert done == Sealed(("r",))
-    assert store.of(ask.WriteMarks) == [ask.WriteMarks((mark(5),))]
+    assert store.of(ask.RaiseMarks) == [ask.RaiseMarks(("r",), OURS)]
     assert tenure.opened == set(scope("r", "s").keys)
     # Nor is the other mark, which may have been raised by an earlier check of the same transaction.
     assert tenure.sealed == set()
@@ -306,24 +312,25 @@ def test_what_is_presented_are_the_resources_that_admit_the_lease() -> None:
 # --- close ---
 def test_g10_close_writes_again_what_may_not_be_on_the_disk() -> None:
     store, tenure = Store(mark(5), mark(4, "s")), Tenure()
-    run(store, guarding.close(scope("r", "s"), OURS, tenure), unconfirmed=[1])
-    closed = ask.WriteMarks((mark(5, is_closed=True), mark(5, "s", is_closed=True)))
-    assert store.of(ask.WriteMarks) == [closed, closed]
+    run(store, close(scope("r", "s"), OURS, tenure), unconfirmed=[1])
+    assert store.of(ask.RaiseMarks) == [ask.RaiseMarks(("s",), OURS)]  # The first commit has done it.
+    assert store.of(ask.CloseMarks) == [ask.CloseMarks(("r", "s"), CLAIM)] * 2
+    assert (store.mark("r"), store.mark("s")) == (mark(5, is_closed=True), mark(5, "s", is_closed=True))
     assert tenure.sealed == set(scope("r", "s").keys)
 
 
 def test_g10_a_close_that_is_never_confirmed_is_told() -> None:
     store, tenure = Store(mark(5)), Tenure()
     with pytest.raises(OutcomeUnknownError):
-        run(store, guarding.close(scope(), OURS, tenure), unconfirmed=range(99))
+        run(store, close(scope(), OURS, tenure), unconfirmed=range(99))
     assert len(store.of(ask.Commit)) == MAX_COMMIT_TRIES
 
 
 @pytest.mark.parametrize("found", [mark(6), mark(6, is_closed=True), Mark("r", LOCK, 5, "source", "history")])
 def test_g10_a_resource_that_refuses_the_token_already_is_left_alone(found: Mark) -> None:
     store = Store(found)
-    run(store, guarding.close(scope(), OURS, Tenure()))
-    assert store.of(ask.WriteMarks) == []
+    run(store, close(scope(), OURS, Tenure()))
+    assert store.of(ask.RaiseMarks) == store.of(ask.CloseMarks) == []
     assert store.mark() == found
 
 
@@ -331,19 +338,19 @@ def test_g10_a_resource_that_refuses_the_token_already_is_left_alone(found: Mark
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_g10_nobody_closes_the_mark_of_another_claim(claim: str, is_closed: bool) -> None:
     with pytest.raises(TokenCollisionError):
-        run(Store(mark(5, of=sequencer(5, claim=claim), is_closed=is_closed)), guarding.close(scope(), OURS, Tenure()))
+        run(Store(mark(5, of=sequencer(5, claim=claim), is_closed=is_closed)), close(scope(), OURS, Tenure()))
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_g9_a_lost_seal_is_not_closed(is_closed: bool) -> None:
     with pytest.raises(SealLostError):
-        run(Store(mark(4, is_closed=is_closed)), guarding.close(scope(), OURS, sealed_tenure()))
+        run(Store(mark(4, is_closed=is_closed)), close(scope(), OURS, sealed_tenure()))
 
 
 def test_g6_what_only_observes_is_not_closed() -> None:
-    store = Store(Mark("r", "another-lock", 4, "source", "history", "claim-4"), mode=ask.OBSERVE)
-    run(store, guarding.close(scope(), OURS, Tenure()))
-    assert store.of(ask.WriteMarks) == []
+    store = Store(Mark("r", "another-lock", 4, "source", "history", sequencer(4).digest), mode=ask.OBSERVE)
+    run(store, close(scope(), OURS, Tenure()))
+    assert store.of(ask.RaiseMarks) == store.of(ask.CloseMarks) == []
 
 
 # --- operators ---
@@ -406,9 +413,9 @@ def test_g10_a_break_outranks_every_lease_up_to_its_token(found: Mark, is_raised
     store = Store(found)
     run(store, admin.outrank(scope(), OURS, "me", "it hangs"))
     entry = ask.AuditEntry("break", "r", found.token, 5, "me", "it hangs")
-    wanted = [ask.ChangeMark(Mark("r", LOCK, 5, "source", "history"), entry)]
+    wanted = [ask.ChangeMark(Mark("r", LOCK, 5, "source", "history"), entry, sequencer=OURS)]
     assert store.of(ask.ChangeMark) == (wanted if is_raised else [])
-    assert store.mark().claim is None or not is_raised
+    assert store.mark().digest is None or not is_raised
 
 
 @pytest.mark.parametrize("claim", ["claim-4", "claim-6"])
@@ -450,7 +457,7 @@ def reply_with(*marks: Mark) -> Any:
     "flow",
     [
         lambda: guarding.seal(scope(), OURS, Tenure()),
-        lambda: guarding.close(scope(), OURS, Tenure()),
+        lambda: close(scope(), OURS, Tenure()),
         lambda: admin.lower(scope(), 3, "me", "why"),
         lambda: admin.raise_to(scope(), 9, "me", "why"),
         lambda: admin.rebind(scope(), "another", source(9), "me", "why"),

@@ -1,39 +1,41 @@
-"""The values of `model.py`: the values that they accept and refuse; none shows a claim."""
+"""The values of `model.py`: the values that they accept and refuse; none shows a secret."""
 
-import base64
+import hashlib
 import json
-import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock import BrokenLock, ConfigError, Mark, Sequencer
+from fencelock import BrokenLock, ConfigError, Sequencer
 from fencelock.model import (
+    EPOCH_STRIDE,
     MAX_HOLDER_BYTES,
     MAX_LOCK_NAME_BYTES,
     MAX_REASON_BYTES,
     MAX_TOKEN,
-    SEQUENCER_VARIABLE,
+    TOKENS_PER_S,
+    YEAR_2026_S,
+    SigningKey,
     check_holder,
     check_lock_name,
     check_reason,
     check_resource_name,
     check_token,
     default_holder,
+    digest_of_claim,
     draw_claim,
+    one_way,
+    token_ceiling,
 )
 from fencelock.model import _host_and_program as host_and_program
 
-CLAIM = "5ec7e7" * 5
-TEXT = f"fl1.source.history.x.7.{CLAIM}.bG9jaw"
+PROOF = "5ec7e75e" * 4
 
 # 128 characters have 512 bytes at most.
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=128)
-identifiers = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 tokens = st.integers(1, MAX_TOKEN)
-sequencers = st.builds(Sequencer, identifiers, identifiers, names, tokens, identifiers)
 
 
 # --- names ---
@@ -112,133 +114,58 @@ def test_t2_only_an_int_is_a_token(token: Any) -> None:
         check_token(token)
 
 
-# --- sequencers ---
-@pytest.mark.reduced
-@given(sequencers)
-def test_sequencer_survives_its_text(sequencer: Sequencer) -> None:
-    text = str(sequencer)
-    assert text.isascii()
-    assert Sequencer.parse(text) == sequencer
-
-
-@given(sequencers)
-def test_sequencer_is_a_value(sequencer: Sequencer) -> None:
-    assert pickle.loads(pickle.dumps(sequencer)) == sequencer  # noqa: S301 - what was just dumped
-    assert {sequencer: 1}[Sequencer.parse(str(sequencer))] == 1
-    with pytest.raises(AttributeError):
-        sequencer.token = 1  # type: ignore[misc]
-
-
-def test_sequencer_has_the_documented_form() -> None:
-    sequencer = Sequencer("source", "history", "lock", 7, CLAIM)
-    assert str(sequencer) == TEXT
-    assert sequencer.mode == "x"
-
-
-def malformed() -> list[str]:
-    parts = TEXT.split(".")
-
-    def with_part(place: int, value: str) -> str:
-        return ".".join([*parts[:place], value, *parts[place + 1 :]])
-
-    return [
-        "",
-        "fl1",
-        "fl1......",
-        TEXT + ".",
-        "." + TEXT,
-        TEXT + "\n",
-        " " + TEXT,
-        TEXT.replace(".", ":"),
-        with_part(0, "fl2"),
-        with_part(0, "FL1"),
-        with_part(1, ""),
-        with_part(1, "a b"),
-        with_part(1, "x" * 65),
-        with_part(2, "histoire\u0301"),
-        with_part(3, "s"),
-        with_part(3, ""),
-        with_part(4, "0"),
-        with_part(4, "-7"),
-        with_part(4, "+7"),
-        with_part(4, "07"),
-        with_part(4, " 7"),
-        with_part(4, "7.0"),
-        with_part(4, "7_0"),
-        with_part(4, "\N{ARABIC-INDIC DIGIT SEVEN}"),
-        with_part(4, "7e3"),
-        with_part(4, str(2**63)),
-        with_part(4, "9" * 20),
-        with_part(5, ""),
-        with_part(6, ""),
-        with_part(6, "bG9jaw=="),
-        with_part(6, "bG9jax"),  # Bits beyond the last byte.
-        with_part(6, "b"),
-        with_part(6, "/+=="),
-        with_part(6, "é"),
-        with_part(6, base64.urlsafe_b64encode(b"\xff\xfe").decode().rstrip("=")),
-        with_part(6, base64.urlsafe_b64encode(b"a\0b").decode().rstrip("=")),
-        with_part(6, base64.urlsafe_b64encode(b"x" * 513).decode().rstrip("=")),
-        # Shuffled: the claim where the mode, or the token, should be.
-        ".".join([*parts[:3], CLAIM, "7", "x", parts[6]]),
-        ".".join([*parts[:4], CLAIM, "7", parts[6]]),
-    ]
-
-
-@pytest.mark.reduced
-@pytest.mark.parametrize("text", malformed())
-def test_malformed_sequencer_is_refused_and_not_quoted(text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Sequencer.parse(text)
-    assert CLAIM not in str(caught.value)
-
-
-@given(st.text())
-def test_text_that_is_no_sequencer_is_config_error(text: str) -> None:
-    with pytest.raises(ConfigError):
-        Sequencer.parse(text)
-
-
-@given(sequencers, st.data())
-def test_sequencer_with_one_character_changed_is_another_one_or_refused(sequencer: Sequencer, data: Any) -> None:
-    text = str(sequencer)
-    place = data.draw(st.integers(0, len(text) - 1))
-    changed = text[:place] + data.draw(st.characters()) + text[place + 1 :]
-    try:
-        parsed = Sequencer.parse(changed)
-    except ConfigError:
-        return
-    assert str(parsed) == changed  # One text for each value: nothing is read leniently.
-
-
-@pytest.mark.parametrize("field", ["source_id", "history_id", "claim", "lock", "mode", "token"])
-@pytest.mark.parametrize("value", [None, 7.5, b"bytes", "", "a.b", ["x"]])
-def test_sequencer_made_by_hand_is_checked_too(field: str, value: Any) -> None:
-    fields: dict[str, Any] = {"source_id": "s", "history_id": "h", "lock": "l", "token": 7, "claim": CLAIM}
-    if (field, value) == ("lock", "a.b"):
-        return  # A dot is as good as any other character in a lock's name.
-    with pytest.raises(ConfigError):
-        Sequencer(**{**fields, field: value})
-
-
-def test_sequencer_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"FENCELOCK_SEQUENCER is not set: start this program by `fencelock run"):
-        Sequencer.from_env()
-    monkeypatch.setenv(SEQUENCER_VARIABLE, TEXT)
-    assert Sequencer.from_env() == Sequencer("source", "history", "lock", 7, CLAIM)
-    monkeypatch.setenv(SEQUENCER_VARIABLE, TEXT + "x")
-    with pytest.raises(ConfigError, match="not a sequencer"):
-        Sequencer.from_env()
-
-
 # --- secrets ---
-def test_no_repr_shows_a_claim() -> None:
-    sequencer = Sequencer("source", "history", "lock", 7, CLAIM)
-    mark = Mark("resource", "lock", 7, "source", "history", CLAIM)
-    for value in (sequencer, mark, BrokenLock("lock", 7, "holder", sequencer)):
+def test_no_repr_shows_a_proof() -> None:
+    sequencer = Sequencer("source", "history", "lock", 7, PROOF)
+    for value in (sequencer, BrokenLock("lock", 7, "holder", sequencer)):
         for shown in (repr(value), f"{value!r}", repr([value])):
-            assert CLAIM not in shown
+            assert PROOF not in shown
             assert "7" in shown
+
+
+def test_no_repr_shows_a_key() -> None:
+    assert "secret" not in repr(SigningKey("k1", b"a secret"))
+
+
+@given(st.binary(max_size=64))
+def test_two_hashes_of_a_claim_are_the_documented_ones(raw: bytes) -> None:
+    """What SQL, shell and C compute: SHA-256 over a prefix and the text, the first 32 hexadecimal digits."""
+    claim = raw.hex()
+    proof = hashlib.sha256(b"fencelock claim\0" + claim.encode()).hexdigest()[:32]
+    assert one_way(claim) == proof
+    assert digest_of_claim(claim) == hashlib.sha256(b"fencelock claim\0" + proof.encode()).hexdigest()[:32]
+
+
+# --- the ceiling ---
+@pytest.mark.parametrize(
+    ("unix_s", "mark", "ceiling"),
+    [
+        (YEAR_2026_S, 0, 2**50),
+        (YEAR_2026_S + 1, 0, 2**30 + 2**50),
+        (YEAR_2026_S + 1.9, 0, 2**30 + 2**50),
+        (0, 0, 2**50),  # A clock that was never set.
+        (-1e18, 5, 5 + 2**50),
+        (0, 2**60, 2**60 + 2**50),  # Never below the mark, whatever the clock says.
+        (YEAR_2026_S, MAX_TOKEN, MAX_TOKEN),
+        (1e18, 0, MAX_TOKEN),
+    ],
+)
+def test_g12_ceiling_is_what_a_source_can_have_issued_by_now(unix_s: float, mark: int, ceiling: int) -> None:
+    assert token_ceiling(unix_s, mark) == ceiling
+
+
+@given(st.integers(0, 2**34), st.integers(0, MAX_TOKEN))
+def test_g12_tokens_of_a_genuine_source_are_below_the_ceiling(seconds: int, mark: int) -> None:
+    """A new history begins above 2**30 tokens for each second since 2026, at the next multiple of 2**40."""
+    begun = ((seconds * TOKENS_PER_S) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+    assert min(begun, MAX_TOKEN) <= token_ceiling(YEAR_2026_S + seconds, 0)
+    assert token_ceiling(YEAR_2026_S + seconds, mark) >= mark
+
+
+@pytest.mark.parametrize("token", [1_800_000_000 * 10**9, 2**62 + 12345, 0x7FFFFFFFFFFFFFFF])
+def test_g12_accidents_are_above_the_ceiling(token: int) -> None:
+    """A timestamp in nanoseconds, a random 63-bit number, the highest one."""
+    assert token > token_ceiling(YEAR_2026_S + 10 * 365 * 86_400, 0)
 
 
 def test_claims_are_drawn_from_128_bits() -> None:

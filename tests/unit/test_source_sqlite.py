@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fencelock import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
-from fencelock.model import MAX_LOCK_NAME_BYTES, draw_claim
+from fencelock.model import MAX_LOCK_NAME_BYTES, digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection import file_identity
 from fencelock.stores.sqlite.connection.database import Database
@@ -123,7 +123,8 @@ def test_repeated_wait_keeps_its_place(client: Client) -> None:
     client.token("lock", "holder")
     for claim in ("first", "second", "first"):
         assert isinstance(client.acquire("lock", claim, may_wait=True), ask.Queued)
-    assert rows(client.path, "select claim from fencelock_waiter order by ticket") == [("first",), ("second",)]
+    order = [(digest_of_claim(claim),) for claim in ("first", "second")]
+    assert rows(client.path, "select digest from fencelock_waiter order by ticket") == order
 
 
 def test_h4_repeated_release_frees_nobody(client: Client) -> None:
@@ -157,7 +158,8 @@ def test_queue_has_a_limit_that_the_dead_do_not_count_towards(client: Client, mo
     with pytest.raises(SourceError, match=r"lock 'lock' has 3 waiters, the most that it may have: try again later"):
         client.acquire("lock", may_wait=True)
     client.acquire("another", may_wait=True)  # The limit is each lock's own.
-    rows(client.path, "update fencelock_waiter set deadline_ms = 1 where claim != 'waiter 1'")
+    dead = "update fencelock_waiter set deadline_ms = 1 where digest != ?"
+    rows(client.path, dead, (digest_of_claim("waiter 1"),))
     assert isinstance(client.acquire("lock", may_wait=True), ask.Queued)
     assert len(client.ask(ask.Inspect("lock")).waiters) == 2
 

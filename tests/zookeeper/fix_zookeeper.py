@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
@@ -13,6 +14,13 @@ from tests.zookeeper.framing import ZooKeeperProxy
 def fresh_base() -> str:
     """Return a path that no other test uses."""
     return f"/{fresh_name()}/locks"
+
+
+def dump(client: KazooClient, path: str) -> bytes:
+    """Return the names of a node and of all nodes below it, and their values."""
+    value, _ = client.get(path)
+    below = [dump(client, f"{path}/{name}") for name in client.get_children(path)]
+    return b"\n".join([path.encode(), value or b"", *below])
 
 
 @pytest.fixture

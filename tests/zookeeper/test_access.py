@@ -69,10 +69,10 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
     ZooKeeperSource(url).install()
     with fencelock.connect(url) as source:
         with source.lock("lock", ttl=2.0) as lease:
-            claim = lease.sequencer.claim
+            claim, proof = lease.claim, lease.sequencer.proof
         store = ZooKeeperSource(url)
         shown = " ".join([repr(source), source.url, repr(store.info), store.url, caplog.text])
-        for secret in (PASSWORD, "s3cr", "hidden", USER, claim):
+        for secret in (PASSWORD, "s3cr", "hidden", USER, claim, proof):
             assert secret not in shown
     assert "digest" not in caplog.text
 

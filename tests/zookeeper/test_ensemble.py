@@ -22,6 +22,7 @@ class OnEnsemble:
     many_names = 100
     shows_spent_tokens = False
     break_keeps_queue = False
+    counts_alone = False
     renewal_lag_ms = 4000
 
     def setup_method(self) -> None:

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import fresh_base
+from tests.zookeeper.fix_zookeeper import dump, fresh_base
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,9 @@ class InSubtree:
     def make_url(self) -> str:
         self.direct.ensure_path(f"{self.base}/r")
         return self.server.url(self.base)
+
+    def dump(self) -> bytes:
+        return dump(self.direct, self.base)
 
     def node(self, table: str, key: str) -> str:
         return f"{self.base}/r/{table}-{key}"

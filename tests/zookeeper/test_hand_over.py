@@ -5,7 +5,7 @@ import select
 import pytest
 from kazoo.client import KazooClient
 
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.layout import decode_record_node
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
@@ -31,7 +31,7 @@ def queue_up(holder: Client, waiter: Client, *, before: int = 1, ttl_ms: int = L
 
 
 def entry_of(waiter: Client, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry]:
-    found = waiter.store.sessions.find_claim(claim)
+    found = waiter.store.sessions.find_claim(digest_of_claim(claim))
     assert found is not None
     return found
 

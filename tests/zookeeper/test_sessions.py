@@ -11,7 +11,7 @@ import fencelock
 from fencelock import ConfigError, SourceUnavailableError
 from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.connection import client
 from fencelock.stores.zookeeper.connection.client import CLOSE_S
@@ -175,7 +175,7 @@ def test_h1_what_was_sent_after_a_request_does_not_lengthen_its_time(client: Cli
 
 # --- loss -------------------------------------------------------------------------------------------------------------
 def node_of(client: Client, claim: str) -> str:
-    path = client.session.entries[claim].path
+    path = client.session.entries[digest_of_claim(claim)].path
     assert path is not None
     return path
 
@@ -200,7 +200,7 @@ def test_h2_a_node_removed_while_the_watch_was_gone_is_a_loss(
     claim = proxied.acquire("lock", ttl_ms=60_000)
     proxied.renew(("lock", claim))
     session = next(one for one in proxied.store.sessions.open_sessions() if one.ttl_ms == 60_000)
-    path = session.entries[claim].path
+    path = session.entries[digest_of_claim(claim)].path
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
     kazoo.delete(path)
@@ -276,7 +276,7 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
     proxied.acquire("lock", ttl_ms=60_000)
     session = next(one for one in proxied.store.sessions.open_sessions() if one.ttl_ms == 60_000)
     waiting = proxied.acquire("lock", ttl_ms=60_000)
-    path = session.entries[waiting].queue_path
+    path = session.entries[digest_of_claim(waiting)].queue_path
     assert len(kazoo.get_children(path)) == 2
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()

@@ -5,7 +5,7 @@ import pytest
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import fresh_base
+from tests.zookeeper.fix_zookeeper import dump, fresh_base
 
 
 class OnServer:
@@ -13,6 +13,7 @@ class OnServer:
     many_names = 300
     shows_spent_tokens = False
     break_keeps_queue = False
+    counts_alone = False  # Other tests use the same server meanwhile.
     renewal_lag_ms = 4000  # A tenth of the ttl between two pings, and the random time that kazoo adds.
 
     def setup_method(self) -> None:
@@ -24,9 +25,18 @@ class OnServer:
         super().setup_method()
 
     def make_url(self) -> str:
-        url = self.server.url(fresh_base())
+        self.base = fresh_base()
+        url = self.server.url(self.base)
         ZooKeeperSource(url).install()
         return url
+
+    def dump(self) -> bytes:
+        client = self.server.client()
+        try:
+            return dump(client, self.base)
+        finally:
+            client.stop()
+            client.close()
 
 
 class TestZooKeeperSource(OnServer, SourceConformance):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Generator, Iterable
 from inspect import isawaitable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.executors import AsyncWork, Executor, executor_for
@@ -19,23 +19,29 @@ from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import (
     check_closable,
     check_info,
+    check_keys,
     check_protect,
+    check_roles,
     check_tables,
     scope_of,
 )
 from fencelock._drivers.guard import run_async
-from fencelock._flows import admin
+from fencelock._flows import admin, rights
+from fencelock._flows.rights import Cured
 from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Unpresent
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Right, Unpresent
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
 
 if TYPE_CHECKING:
     from fencelock._api.aio_source import AsyncSource
     from fencelock._api.source import Source
+    from fencelock.protocol.source_requests import Keys
+
+Result = TypeVar("Result")
 
 
 def guard(
@@ -142,10 +148,16 @@ class AsyncGuard(BaseGuard):
         self._only_resource("lower")
         await self._operate(admin.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
 
-    async def raise_to(self, source: "AsyncSource | Source | SourceInfo | int", *, reason: str) -> None:
-        """Raise every mark to the source's last token, or to a token: the step after the resource was restored."""
+    async def raise_to(
+        self, source: "AsyncSource | Source | SourceInfo | int", *, reason: str, implausible: bool = False
+    ) -> None:
+        """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
+
+        As `fencelock.Guard.raise_to`.
+        """
         to = check_token(source) if isinstance(source, int) else await _source_info(source)
-        await self._operate(admin.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+        who, why = default_holder(), check_reason(reason)
+        await self._operate(admin.raise_to(self._core.scope, to, who, why, is_implausible=implausible))
 
     async def rebind(self, lock: str, *, source: "AsyncSource | Source | SourceInfo", reason: str) -> None:
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
@@ -158,9 +170,40 @@ class AsyncGuard(BaseGuard):
         sequencer = credential_of(lease).sequencer
         await self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
-    async def _operate(self, flow: GuardFlow[None]) -> None:
+    # --- who may write ------------------------------------------------------------------------------------------------
+    async def grant(self, *roles: str, resource: str | None = None) -> None:
+        """Let these roles of the database seal, present and close the guard's resources. As `fencelock.Guard.grant`."""
+        await self._operate(rights.grant(self._patterns(resource), check_roles(roles), default_holder()))
+
+    async def revoke(self, role: str, *, resource: str | None = None, reason: str) -> tuple[Right, ...]:
+        """Take every right of the role that covers the guard's resources, or `resource`; return what it had."""
+        patterns, (role,) = self._patterns(resource), check_roles((role,))
+        return await self._operate(rights.revoke(patterns, role, default_holder(), check_reason(reason)))
+
+    async def require_signatures(self, is_required: bool = True, *, reason: str) -> None:
+        """Accept at a seal only sequencers that one of the installed keys has signed, or any again."""
+        await self._operate(
+            rights.require_signatures(self.resources, is_required, default_holder(), check_reason(reason))
+        )
+
+    async def install_keys(self, source: "AsyncSource | Source | Keys") -> None:
+        """Bring the source's keys to this store, for all its resources; they replace the ones that it had."""
+        found: Any = source
+        if callable(getattr(found, "keys", None)):
+            found = found.keys()
+        keys = check_keys(await found if isawaitable(found) else found)
+        await self._operate(rights.install_keys(keys.keys, default_holder()))
+
+    async def unpoison(self, *roles: str, source: "AsyncSource | Source | SourceInfo", reason: str) -> Cured:
+        """Undo what a forger did to the marks, and keep it from doing it again. As `fencelock.Guard.unpoison`."""
+        info = await _source_info(source)
+        names, why = check_roles(roles, at_least=0), check_reason(reason)
+        flow = rights.unpoison(self._core.scope, names, info, default_holder(), why)
+        return await self._operate(flow)
+
+    async def _operate(self, flow: GuardFlow[Result]) -> Result:
         self._check_free()
-        await self._executor.run(flow)
+        return await self._executor.run(flow)
 
     def _check_free(self) -> None:
         check_free(self.url, asyncio.current_task())

@@ -12,10 +12,13 @@ from typing import Any, Self
 
 from fencelock._api.lease import BaseLease, BaseLost, note_loss
 from fencelock._api.lock_options import check_timeout
+from fencelock._api.proofs import check_request, checked
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
+from fencelock._flows.retry import ask_source
 from fencelock._keeper.record import DEADLINE_PASSED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
+from fencelock.model import LeaseCheck
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
@@ -137,6 +140,11 @@ class AsyncLease(BaseLease):
             self._after_failed_release(error)
             raise
         return self._after_release(loss)
+
+    async def check(self) -> LeaseCheck:
+        """Ask the source whether this lease holds the lock now, and for how long. A check is not a guard."""
+        self._record.check_own()
+        return checked(self.sequencer, await self._driver.run(ask_source(check_request(self.sequencer))))
 
     async def leave_block(self, error: BaseException | None) -> None:
         """End an `async with` block: release, and raise the loss after a good body, or note it on its

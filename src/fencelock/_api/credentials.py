@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from fencelock._flows.tenure import Tenure
-from fencelock.errors import ConfigError
+from fencelock.errors import ConfigError, GuardError
 from fencelock.model import BrokenLock, Sequencer
 
 MAX_REMEMBERED_TENURES = 1024
@@ -30,6 +30,10 @@ class Credential(Protocol):
     @property
     def tenure(self) -> Tenure:
         """What this process remembers of the tenure: what it has sealed and read."""
+
+    @property
+    def claim(self) -> str:
+        """The secret of the tenure's holder, with which it closes; GuardError where only a sequencer is known."""
 
     def remaining(self) -> float | None:
         """Return the seconds for which the lease may be relied on; None if that is unknown in this process."""
@@ -56,6 +60,14 @@ class SequencerCredential:
     def __init__(self, sequencer: Sequencer, tenure: Tenure) -> None:
         self.sequencer = sequencer
         self.tenure = tenure
+
+    @property
+    def claim(self) -> str:
+        """Raise GuardError: a sequencer shows a hash of the claim."""
+        raise GuardError(
+            f"a sequencer does not close the resources of lock {self.sequencer.lock!r} (token {self.sequencer.token}): "
+            f"only the holder does, by guard.close(lease) in the process that acquired the lock"
+        )
 
     def remaining(self) -> None:
         """Return None: only the process that has the lease knows."""

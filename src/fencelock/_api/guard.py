@@ -6,23 +6,26 @@ thread may call any method.
 """
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencelock._api.credentials import Credential, LeaseLike, credential_of
-from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock, check_free
-from fencelock._api.uncopyable import Uncopyable, UncopyableBlock
+from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._api.guard_blocks import Admission, GuardedTransaction
+from fencelock._api.guard_core import GuardCore, check_free
+from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
     check_closable,
     check_info,
+    check_keys,
     check_protect,
+    check_roles,
     check_tables,
     scope_of,
 )
 from fencelock._drivers.guard import run
-from fencelock._flows import admin
+from fencelock._flows import admin, rights
+from fencelock._flows.rights import Cured
 from fencelock._flows.tenure import Scope
-from fencelock.errors import ConfigError, FencelockError
+from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS, Hooks, check_hooks
 from fencelock.model import (
     Mark,
@@ -34,12 +37,15 @@ from fencelock.model import (
     default_holder,
 )
 from fencelock.protocol.generators import ask
-from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Unpresent
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Right
 from fencelock.protocol.stores import GuardStore
 from fencelock.stores.registry import guard_store
 
 if TYPE_CHECKING:
     from fencelock._api.source import Source
+    from fencelock.protocol.source_requests import Keys
+
+Result = TypeVar("Result")
 
 
 class BaseGuard(Uncopyable):
@@ -67,6 +73,9 @@ class BaseGuard(Uncopyable):
     def lock(self) -> str:
         """The name of the lock whose holder may write to the resources."""
         return self._core.scope.lock
+
+    def _patterns(self, resource: str | None) -> tuple[str, ...]:
+        return self.resources if resource is None else (check_resource_name(resource),)
 
     def _only_resource(self, what: str) -> str:
         if len(self.resources) != 1:
@@ -193,13 +202,16 @@ class Guard(BaseGuard):
         self._only_resource("lower")
         self._operate(admin.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
 
-    def raise_to(self, source: "Source | SourceInfo | int", *, reason: str) -> None:
+    def raise_to(self, source: "Source | SourceInfo | int", *, reason: str, implausible: bool = False) -> None:
         """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
 
-        Leases that were granted until then are refused, since they may have read what the restore undid.
+        Leases that were granted until then are refused, since they may have read what the restore undid. `implausible`:
+        you vouch for a token that no source can have issued by now; the source was restored under a wrong clock.
+        ImplausibleTokenError without it.
         """
         to = check_token(source) if isinstance(source, int) else _source_info(source)
-        self._operate(admin.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+        who, why = default_holder(), check_reason(reason)
+        self._operate(admin.raise_to(self._core.scope, to, who, why, is_implausible=implausible))
 
     def rebind(self, lock: str, *, source: "Source | SourceInfo", reason: str) -> None:
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark.
@@ -214,106 +226,49 @@ class Guard(BaseGuard):
         sequencer = credential_of(lease).sequencer
         self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
-    def _operate(self, flow: GuardFlow[None]) -> None:
+    # --- who may write ------------------------------------------------------------------------------------------------
+    def grant(self, *roles: str, resource: str | None = None) -> None:
+        """Let these roles of the database seal, present and close the guard's resources, which only its owner may so
+        far.
+
+        `resource` names another one, or a prefix that ends in `*`. UnsupportedError from a store that has no functions
+        of its own: its roles and access lists are yours (`fencelock protect --print-policy`).
+        """
+        self._operate(rights.grant(self._patterns(resource), check_roles(roles), default_holder()))
+
+    def revoke(self, role: str, *, resource: str | None = None, reason: str) -> tuple[Right, ...]:
+        """Take every right of the role that covers the guard's resources, or `resource`; return what it had.
+
+        A transaction of the role that is open goes on, and is refused at its next seal or block.
+        """
+        patterns, (role,) = self._patterns(resource), check_roles((role,))
+        return self._operate(rights.revoke(patterns, role, default_holder(), check_reason(reason)))
+
+    def require_signatures(self, is_required: bool = True, *, reason: str) -> None:
+        """Accept at a seal only sequencers that one of the installed keys has signed, or any again."""
+        self._operate(rights.require_signatures(self.resources, is_required, default_holder(), check_reason(reason)))
+
+    def install_keys(self, source: "Source | Keys") -> None:
+        """Bring the source's keys to this store, for all its resources; they replace the ones that it had."""
+        found: Any = source
+        if callable(getattr(found, "keys", None)):
+            found = found.keys()
+        self._operate(rights.install_keys(check_keys(found).keys, default_holder()))
+
+    def unpoison(self, *roles: str, source: "Source | SourceInfo", reason: str) -> Cured:
+        """Undo what a forger did to the marks, and keep it from doing it again.
+
+        Takes the rights of these roles, ends their sessions, sets each mark to the source's last token at most, and
+        binds it again to the guard's lock and the source. The lock's holder has to acquire it again.
+        """
+        info = _source_info(source)
+        names, why = check_roles(roles, at_least=0), check_reason(reason)
+        flow = rights.unpoison(self._core.scope, names, info, default_holder(), why)
+        return self._operate(flow)
+
+    def _operate(self, flow: GuardFlow[Result]) -> Result:
         check_free(self.url)
-        self._core.run(flow)
-
-
-class GuardedTransaction(UncopyableBlock):
-    """The block of one guarded transaction; entering it gives the client's own connection.
-
-    `guard.transaction(lease)` makes one. It is entered once.
-    """
-
-    # A signal handler may raise anywhere: each thing is begun inside of what undoes it, and undone twice if need be.
-    # Whatever stayed would bar every later block of this thread.
-    __slots__ = ("_block", "_credential", "_open_block", "_work")
-
-    def __init__(self, core: GuardCore, credential: Credential) -> None:
-        self._credential = credential
-        self._work = GuardedWork(core, credential)
-        self._block = object()
-        self._open_block = OpenBlock(core.scope.url)
-
-    def __del__(self) -> None:
-        """End the block here if a signal handler raised before the first line of `__exit__`."""
-        if (open_block := getattr(self, "_open_block", None)) is not None:
-            open_block.end()
-            self._credential.leave_guarded(self._block)
-
-    def __enter__(self) -> Any:
-        self._work.use()
-        try:
-            self._credential.enter_guarded(self._block)
-            self._open_block.begin()
-            return self._work.open()
-        except BaseException as error:
-            if self._work.is_open:
-                self._work.end(error)
-            self._leave()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            mapped = self._work.end(error)
-            self._leave()
-        except BaseException:
-            self._leave()
-            raise
-        if mapped is not None:
-            raise mapped from error
-
-    def _leave(self) -> None:
-        self._work.give_back()
-        self._open_block.end()
-        self._credential.leave_guarded(self._block)
-
-
-class Admission(UncopyableBlock):
-    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
-
-    __slots__ = ("_block", "_connection", "_core", "_credential", "_presented")
-
-    def __init__(self, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool) -> None:
-        """Check the marks in the transaction of the caller's connection; raise them there if that is allowed."""
-        credential.check_valid()
-        self._core = core
-        self._credential = credential
-        self._connection = core.store.caller_connection(native)
-        self._presented: tuple[str, ...] = ()
-        self._block = object()
-        core.check(credential, self._connection, may_raise=may_raise)
-
-    def __enter__(self) -> None:
-        credential = self._credential
-        try:
-            credential.enter_guarded(self._block)
-            self._presented = run(self._core.present_flow(credential), self._connection)
-        except BaseException:
-            credential.leave_guarded(self._block)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._unpresent(error)
-            self._credential.leave_guarded(self._block)
-        except BaseException:
-            self._credential.leave_guarded(self._block)
-            raise
-
-    def _unpresent(self, error: BaseException | None) -> None:
-        try:
-            self._connection.perform(Unpresent(self._presented))
-        except FencelockError:
-            # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
-            if error is None:
-                raise
-        if error is not None and (mapped := self._connection.map_error(error)) is not None:
-            raise mapped from error
+        return self._core.run(flow)
 
 
 def _source_info(source: "Source | SourceInfo") -> SourceInfo:
@@ -327,9 +282,14 @@ def inspect_resources(url: str, resource: str | None = None) -> ResourceReport:
     """
     if resource is not None:
         check_resource_name(resource)
+    return operate_on(url, ask(InspectResources(resource)))
+
+
+def operate_on(url: str, flow: GuardFlow[Result]) -> Result:
+    """Run an operator's flow that concerns the store at `url`, and no lock."""
     connection = guard_store(url).connect()
     try:
-        return run(ask(InspectResources(resource)), connection)
+        return run(flow, connection)
     finally:
         connection.close()
 

@@ -165,7 +165,7 @@ class GuardCore:
 
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
-        return guarding.close(self.scope, credential.sequencer, credential.tenure)
+        return guarding.close(self.scope, credential.sequencer, credential.claim, credential.tenure)
 
     # --- the hooks ----------------------------------------------------------------------------------------------------
     @contextmanager

@@ -16,15 +16,17 @@ from typing import Self
 
 from fencelock._api.credentials import MEMORY
 from fencelock._api.lock_options import check_timeout
+from fencelock._api.proofs import check_request, checked
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
+from fencelock._flows.retry import ask_source
 from fencelock._flows.tenure import Tenure
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import EXPIRED, RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError, LeaseReleasedError
 from fencelock.hooks import logger
-from fencelock.model import Sequencer
+from fencelock.model import LeaseCheck, Sequencer, one_way
 
 
 class BaseLease(Uncopyable):
@@ -62,8 +64,22 @@ class BaseLease(Uncopyable):
             record = self._record
             grant = record.grant
             # Made once: a sequencer checks its parts, and each guarded transaction asks for it.
-            self._sequencer = Sequencer(grant.source_id, grant.history_id, record.lock, grant.token, record.claim)
+            self._sequencer = Sequencer(
+                grant.source_id,
+                grant.history_id,
+                record.lock,
+                grant.token,
+                one_way(record.claim),
+                key_id=grant.signature.key_id,
+                signature=grant.signature.text,
+            )
         return self._sequencer
+
+    @property
+    def claim(self) -> str:
+        """The secret that ends this lease, which only its process has; for guards."""
+        self._record.check_own()
+        return self._record.claim
 
     @property
     def lock(self) -> str:
@@ -286,6 +302,13 @@ class Lease(BaseLease):
             self._after_failed_release(error)
             raise
         return self._after_release(loss)
+
+    def check(self) -> LeaseCheck:
+        """Ask the source whether this lease holds the lock now, and for how long. A check is not a guard: only a mark
+        refuses a late writer.
+        """
+        self._record.check_own()
+        return checked(self.sequencer, self._driver.run(ask_source(check_request(self.sequencer))))
 
     def leave_block(self, error: BaseException | None) -> None:
         """End a `with` block: release, and raise the loss if the body ended well, or note it on the body's exception

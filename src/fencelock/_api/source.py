@@ -4,15 +4,17 @@ Promise: if a signal, a cancellation or an error interrupts an acquire at any po
 abandon (H5).
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.lock import Lock, RLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions, check_lock_options, resolve_url
+from fencelock._api.proofs import broken_lock, check_request, checked, new_key
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import renewal
+from fencelock._flows import renewal, signing
 from fencelock._flows.acquire import Attempt, Grant, acquire
 from fencelock._flows.retry import ask_source
 from fencelock._keeper.keeper import REQUEST_TIMEOUT_S
@@ -23,15 +25,17 @@ from fencelock.hooks import NO_HOOKS, Hooks, check_hooks
 from fencelock.model import (
     BrokenLock,
     Finding,
+    LeaseCheck,
     LockInfo,
     Sequencer,
+    SigningKey,
     SourceInfo,
     check_lock_name,
     check_reason,
     default_holder,
     draw_claim,
 )
-from fencelock.protocol.source_requests import Broken, Inspect, ListLocks, Purge, ReadSource
+from fencelock.protocol.source_requests import Inspect, Keys, ListLocks, Purge, ReadKeys, ReadSource
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.registry import shown_url, source_store
 
@@ -101,12 +105,6 @@ class BaseSource(Uncopyable):
     def examine(self) -> list[Finding]:
         """Return the problems of the source's setup that break its guarantees, as `fencelock doctor` prints them."""
         return self._store.examine()
-
-
-def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
-    """Return the result of a break, for the breaker."""
-    sequencer = Sequencer(reply.source_id, reply.history_id, name, reply.token, claim)
-    return BrokenLock(name, reply.token, reply.holder, sequencer)
 
 
 def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
@@ -196,6 +194,33 @@ class Source(BaseSource):
     def describe(self) -> SourceInfo:
         """Return the source's id, epoch, history id and counter."""
         return self._driver.run(ask_source(ReadSource()))
+
+    def check(self, sequencer: Sequencer) -> LeaseCheck:
+        """Return whether the sequencer's lease holds its lock now, for how long, and the lock's last token.
+
+        A check is not a guard: the lease may end between the answer and what you do next. Only a mark, which the
+        resource compares with every write, refuses a late writer. One indexed read.
+        """
+        return checked(sequencer, self._driver.run(ask_source(check_request(sequencer))))
+
+    def keys(self) -> Keys:
+        """Return the keys with which the source signs, and the ids of those that running leases were signed with.
+
+        Only the owner of the source's schema may read them. UnsupportedError where clients reach the store itself
+        (SQLite, etcd, ZooKeeper), since they could sign what they like.
+        """
+        return self._driver.run(ask_source(ReadKeys()))
+
+    def add_key(self, *, after: float = 0.0) -> SigningKey:
+        """Draw a key, with which the source signs what it grants from `after` seconds on.
+
+        Bring it to the guards first: `guard.install_keys(source)`.
+        """
+        return self._driver.run(signing.add_key(new_key(after)))
+
+    def retire_key(self, key_id: str, *, force: bool = False) -> SigningKey:
+        """Sign with this key no more; SourceError while a running lease was signed with it, unless `force`."""
+        return self._driver.run(signing.retire_key(key_id, int(time.time()), is_forced=force))
 
     def purge(self) -> int:
         """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""

@@ -15,10 +15,12 @@ from fencelock.model import (
     check_resource_name,
 )
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
+from fencelock.protocol.source_requests import Keys
 
 MAX_RESOURCES = 64
 """Resources that one guard may seal at once."""
 MAX_TABLE_NAME_BYTES = 1024
+MAX_ROLE_BYTES = 512
 
 
 def scope_of(url: str, resource: str | None, resources: Iterable[str] | None, lock: str, *, independent: bool) -> Scope:
@@ -59,6 +61,22 @@ def check_info(info: object) -> SourceInfo:
     if not isinstance(info, SourceInfo):
         raise ConfigError("source must be a source, as fencelock.connect() returns, or its SourceInfo")
     return info
+
+
+def check_roles(roles: tuple[str, ...], *, at_least: int = 1) -> tuple[str, ...]:
+    """Return the roles if each can name one; ConfigError if not, or if there are too few."""
+    for role in roles:
+        check_name(role, what="role", limit_bytes=MAX_ROLE_BYTES)
+    if len(roles) < at_least:
+        raise ConfigError("say which role: grant('app'), by its name in the database")
+    return roles
+
+
+def check_keys(keys: object) -> Keys:
+    """Return the keys that a source gave; ConfigError for something else."""
+    if not isinstance(keys, Keys):
+        raise ConfigError("install_keys takes a source, as fencelock.connect() returns, or what its keys() returned")
+    return keys
 
 
 def check_closable(credential: Credential) -> None:

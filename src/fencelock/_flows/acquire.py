@@ -13,6 +13,7 @@ from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailable
 from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import (
     DRAW,
+    NOT_SIGNED,
     NOW,
     Acquire,
     Busy,
@@ -22,6 +23,7 @@ from fencelock.protocol.source_requests import (
     Poll,
     Queued,
     Release,
+    Signature,
     SourceFlow,
     Wait,
 )
@@ -47,6 +49,7 @@ class Grant(NamedTuple):
     source_id: str
     history_id: str
     waited_ms: int | None
+    signature: Signature = NOT_SIGNED
 
 
 class Attempt:
@@ -113,7 +116,7 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
         yield from ask_source(Release(request.lock, request.claim))
         return ClaimEnded()
     waited_ms = now_ms - started_ms if was_queued else None
-    return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
+    return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms, reply.signature)
 
 
 def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple[int, Granted | Busy | ClaimEnded]]:

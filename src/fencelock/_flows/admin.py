@@ -1,8 +1,8 @@
 """An operator's work on a guarded resource: protect it, move its mark, bind it to another lock.
 
 Promise: each operation is one flushed transaction. Every change of a mark, except for a lease's seal, leaves an audit
-entry that says who, when, from, to and why (G8). A mark that an operator has set has no claim, so it also refuses the
-lease that held its token. Never: a mark moved to a source whose next token the resource would refuse.
+entry that says who, when, from, to and why (G8). A mark that an operator has set belongs to no lease, so it also
+refuses the lease that held its token. Never: a mark moved to a source whose next token the resource would refuse.
 """
 
 from fencelock._flows.admit import admit
@@ -86,7 +86,9 @@ def lower(scope: Scope, token: int, who: str, reason: str) -> GuardFlow[None]:
 
 
 @retry_on_conflict
-def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> GuardFlow[None]:
+def raise_to(
+    scope: Scope, to: SourceInfo | int, who: str, reason: str, *, is_implausible: bool = False
+) -> GuardFlow[None]:
     """Raise every mark of the guard to a token, or to the last one of the source.
 
     The step after a restore (G9). A lease that holds exactly this token is refused as well, because the restore may
@@ -98,11 +100,11 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Guard
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         if isinstance(to, SourceInfo):
-            yield from _raise(mark, to, "raise-to", who, reason)
+            yield from _raise(mark, to, "raise-to", who, reason, is_implausible=is_implausible)
         else:
             _check_not_below(mark, to, "use lower")
             entry = _entry("raise-to", mark, to, who, reason)
-            yield ChangeMark(_operators(mark, to), entry)
+            yield ChangeMark(_operators(mark, to), entry, is_implausible=is_implausible)
     yield Commit()
 
 
@@ -128,14 +130,14 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardF
     """
     check_lock(scope, sequencer)
     yield Begin()
-    for mark in (yield from read_marks(scope, sequencer.claim)):
+    for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         _check_source(mark, sequencer.source_id)
         is_equal = mark.token == sequencer.token
-        if is_equal and mark.claim not in (None, sequencer.claim):
+        if is_equal and mark.digest not in (None, sequencer.digest):
             # Another holder has the token that was just minted; an unchanged mark would let that holder go on.
             admit(mark, sequencer, was_sealed=False)
-        if mark.token < sequencer.token or (is_equal and mark.claim is not None):
+        if mark.token < sequencer.token or (is_equal and mark.digest is not None):
             raised = Mark(
                 mark.resource,
                 mark.lock,
@@ -143,11 +145,13 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardF
                 sequencer.source_id,
                 sequencer.history_id,
             )
-            yield ChangeMark(raised, _entry("break", mark, sequencer.token, who, reason))
+            yield ChangeMark(raised, _entry("break", mark, sequencer.token, who, reason), sequencer)
     yield Commit()
 
 
-def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> GuardFlow[None]:
+def _raise(
+    mark: Mark, source: SourceInfo, action: str, who: str, reason: str, *, is_implausible: bool = False
+) -> GuardFlow[None]:
     """Raise a mark over every token that its source has issued."""
     _check_source(mark, source.source_id)
     # The source answered before this transaction began: a newer holder may have sealed the resource in between.
@@ -161,7 +165,8 @@ def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -
         yield WriteAudit(_entry(action, mark, mark.token, who, reason))
         return
     raised = Mark(mark.resource, mark.lock, source.last_token, source.source_id, source.history_id)
-    yield ChangeMark(raised, _entry(action, mark, source.last_token, who, reason))
+    entry = _entry(action, mark, source.last_token, who, reason)
+    yield ChangeMark(raised, entry, is_implausible=is_implausible)
 
 
 def _check_source(mark: Mark, source_id: str) -> None:

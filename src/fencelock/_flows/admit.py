@@ -55,9 +55,9 @@ def _check_binding(mark: Mark, sequencer: Sequencer) -> None:
 
 
 def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
-    if mark.claim is None:
+    if mark.digest is None:
         raise _stale(mark, sequencer, "the mark was raised over every token issued until then")
-    if (mark.claim, mark.history_id) != (sequencer.claim, sequencer.history_id):
+    if (mark.digest, mark.history_id) != (sequencer.digest, sequencer.history_id):
         raise TokenCollisionError(
             f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another lease. "
             "The source issued one token twice, so its history is broken: stop its users and run "

@@ -7,7 +7,6 @@ end of a transaction only, a refusal there names the mark that it met, or says t
 Never: a mark lowered, or raised a second time by one tenure; the user's work committed a second time.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from fencelock._flows.admit import Verdict, admit
@@ -26,6 +25,7 @@ from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
     ENFORCE,
     Begin,
+    CloseMarks,
     Commit,
     ConflictError,
     Finish,
@@ -33,10 +33,10 @@ from fencelock.protocol.guard_requests import (
     Join,
     Open,
     Present,
+    RaiseMarks,
     ReadMarks,
     ReadProtections,
     RecordRefusal,
-    WriteMarks,
 )
 
 MAX_COMMIT_TRIES = 3
@@ -129,19 +129,15 @@ def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFl
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> GuardFlow[Sealed]:
     yield Begin()
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, sequencer.claim, may_share=not rewritten)):
+    for mark in (yield from read_marks(scope, shared_by=None if rewritten else sequencer.digest)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE or mark.resource in rewritten:
             raised.append(mark.resource)
     if raised:
-        yield _seal_request(raised, sequencer)
+        yield RaiseMarks(tuple(raised), sequencer)
     return Sealed(tuple(raised), tuple(refused))
-
-
-def _seal_request(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
-    return WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in resources))
 
 
 def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False) -> Mark:
@@ -152,20 +148,20 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
         sequencer.token,
         sequencer.source_id,
         sequencer.history_id,
-        sequencer.claim,
+        sequencer.digest,
         is_closed,
     )
 
 
 def read_marks(
-    scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None, *, may_share: bool = False
+    scope: Scope, resources: tuple[str, ...] | None = None, *, shared_by: str | None = None
 ) -> GuardFlow[tuple[Mark, ...]]:
     """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
 
-    `claim` is the claim to compare with, if any; `may_share`: the marks of that claim will not be written.
+    `shared_by`: the marks with this digest will not be written.
     """
     wanted = scope.resources if resources is None else resources
-    known = yield from ask(ReadMarks(wanted, claim, may_share))
+    known = yield from ask(ReadMarks(wanted, shared_by))
     return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
@@ -192,18 +188,19 @@ def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Gu
 
 
 def open_transaction(
-    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None, *, is_flushed: bool = False
 ) -> GuardFlow[Opened]:
     """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted.
 
-    `limit_ms` is the lease's time left, if it is known.
+    `limit_ms` is the lease's time left, if it is known. `is_flushed`: the commit is flushed whatever the store's users
+    have set.
     """
     sealed = None
     if sequencer.lock != scope.lock or not tenure.sealed.issuperset(scope.keys):
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources
     refused: tuple[Refused, ...] = ()
-    if refused_resources := (yield from ask(Open(presented, sequencer, limit_ms))):
+    if refused_resources := (yield from ask(Open(presented, sequencer, limit_ms, is_flushed))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
         presented = _without(presented, refused_resources)
     tenure.has_read = True
@@ -215,7 +212,7 @@ def _refusals(
 ) -> GuardFlow[tuple[Refused, ...]]:
     """Raise the error of `admit` for a mark that is not the sequencer's; return the refusals of observe mode."""
     refused = []
-    for mark in (yield from read_marks(scope, sequencer.claim, refused_resources)):
+    for mark in (yield from read_marks(scope, refused_resources)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -235,7 +232,7 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
         yield Finish(presented)
     except ConflictError as conflict:
         yield Begin()
-        for mark in (yield from read_marks(scope, sequencer.claim)):
+        for mark in (yield from read_marks(scope)):
             check_bound(mark, scope.lock)
             admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
         raise GuardError(
@@ -273,7 +270,7 @@ def check(
     is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
     can_raise = yield from ask(Join(scope.resources, is_to_raise, limit_ms))
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, sequencer.claim, may_share=True)):
+    for mark in (yield from read_marks(scope, shared_by=sequencer.digest)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -282,7 +279,7 @@ def check(
                 raise _not_sealed(mark, sequencer)
             raised.append(mark.resource)
     if raised:
-        yield _seal_request(raised, sequencer)
+        yield RaiseMarks(tuple(raised), sequencer)
     done = Sealed(tuple(raised), tuple(refused))
     # If marks may be raised here, a mark that is already ours may have been raised by this very transaction.
     is_committed = not (is_to_raise and can_raise)
@@ -300,20 +297,25 @@ def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
 
 
 @retry_on_conflict
-def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[None]:
+def close(scope: Scope, sequencer: Sequencer, claim: str, tenure: Tenure) -> GuardFlow[None]:
     """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
 
-    A resource that a newer holder has sealed is left alone: the token is stale there already.
+    A resource that a newer holder has sealed is left alone: the token is stale there already. The claim shows that the
+    holder itself closes, and not somebody who was shown the sequencer.
     """
     check_lock(scope, sequencer)
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
         yield Begin()
-        closed = []
-        for mark in (yield from read_marks(scope, sequencer.claim)):
+        raised, closed = [], []
+        for mark in (yield from read_marks(scope)):
             if (yield from _may_close(mark, scope, sequencer, tenure)):
-                closed.append(sealed_mark(mark.resource, sequencer, is_closed=True))
+                closed.append(mark.resource)
+                if mark.token < sequencer.token:
+                    raised.append(mark.resource)
+        if raised:
+            yield RaiseMarks(tuple(raised), sequencer)
         if closed:
-            yield WriteMarks(tuple(closed))
+            yield CloseMarks(tuple(closed), claim)
         try:
             yield Commit()
         except OutcomeUnknownError:
@@ -321,14 +323,14 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[None]
                 raise
         else:
             # This tenure has raised each mark that it closed: it does not raise one again that gets lost (G9).
-            tenure.remember((), tuple((scope.url, mark.resource) for mark in closed))
+            tenure.remember((), tuple((scope.url, resource) for resource in closed))
             return
 
 
 def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[bool]:
-    if mark.token > sequencer.token or (mark.token == sequencer.token and mark.claim is None):
+    if mark.token > sequencer.token or (mark.token == sequencer.token and mark.digest is None):
         return False
-    if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):
+    if mark.is_closed and (mark.token, mark.digest) == (sequencer.token, sequencer.digest):
         # Perhaps an unconfirmed commit closed it: writing it again puts it on the disk.
         return True
     return not isinstance((yield from _judge(mark, scope, sequencer, tenure)), Refused)

@@ -17,13 +17,17 @@ from fencelock.protocol.source_requests import (
     Break,
     Broken,
     Busy,
+    Check,
+    Checked,
     ClaimEnded,
     Granted,
     Inspect,
+    Keys,
     ListLocks,
     Poll,
     Purge,
     Queued,
+    ReadKeys,
     ReadSource,
     Release,
     Released,
@@ -31,6 +35,7 @@ from fencelock.protocol.source_requests import (
     SourceFlow,
     SourceReply,
     SourceRequest,
+    WriteKey,
 )
 
 MAX_TRIES = 3
@@ -46,6 +51,12 @@ def ask_source(request: Break) -> SourceFlow[Broken]: ...
 def ask_source(request: Inspect) -> SourceFlow[LockInfo]: ...
 @overload
 def ask_source(request: ListLocks) -> SourceFlow[tuple[LockInfo, ...]]: ...
+@overload
+def ask_source(request: Check) -> SourceFlow[Checked]: ...
+@overload
+def ask_source(request: ReadKeys) -> SourceFlow[Keys]: ...
+@overload
+def ask_source(request: WriteKey) -> SourceFlow[None]: ...
 @overload
 def ask_source(request: Purge) -> SourceFlow[int]: ...
 @overload

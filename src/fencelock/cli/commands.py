@@ -24,6 +24,11 @@ _MODULES = {
     "unprotect": "fencelock.cli.guards",
     "rebind": "fencelock.cli.guards",
     "marks": "fencelock.cli.guards",
+    "grant": "fencelock.cli.rights",
+    "revoke": "fencelock.cli.rights",
+    "unpoison": "fencelock.cli.rights",
+    "keys": "fencelock.cli.keys",
+    "sequencer": "fencelock.cli.sequencers",
     "doctor": "fencelock.cli.doctor",
 }
 """The module of each command, in the order of the help."""

@@ -5,6 +5,7 @@ from their stores; this module only compares the two.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -29,6 +30,7 @@ BLIND_SPOTS = (
     "a MySQL source that was restored, or failed over to a server that had lost writes",
     "a table written by code that never opened this guard's file, or a copy of it",
     "a key of etcd, or a node of ZooKeeper, written without the guard by a user who may write there",
+    "who made a sequencer of a source in SQLite, etcd or ZooKeeper: whoever writes there could, signature or not",
     "a resource that is not behind any of the --guard URLs given",
 )
 
@@ -53,7 +55,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
         for url, store in stores.items():
             found = store.examine()
             if is_open and all(one.code != GUARD_REFUSED for one in found):
-                found += _compare(url, connected.describe())
+                found += [*_compare(url, connected.describe()), *_unsigned(url, connected)]
             findings += [one for one in found if not _is_left_by_verify(one)]
     data = {"findings": [asdict(finding) for finding in findings], "unseen": list(BLIND_SPOTS)}
     emit(data, as_json, _findings_as_text(findings))
@@ -95,6 +97,27 @@ def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Findi
                 f"{where} has the mark {mark.token}, and the source has only issued tokens up to {source.last_token}",
                 "the source lost its history: run `fencelock epoch --raise --reason …` before anybody uses it",
                 mark.resource,
+            )
+
+
+def _unsigned(url: str, source: fencelock.Source) -> Iterator[fencelock.Finding]:
+    """Yield a finding for each resource that requires signatures of a source where they prove nothing."""
+    try:
+        source.keys()
+    except fencelock.UnsupportedError as error:
+        reason = str(error)
+    except fencelock.FencelockError:
+        return  # It has keys, which only its owner may read.
+    else:
+        return
+    with suppress(fencelock.FencelockError):  # `_compare` has told it.
+        for resource in inspect_resources(url).signed:
+            yield fencelock.Finding(
+                "signature-proves-nothing",
+                f"resource {resource!r} at {guard_url(url)} requires signatures, so no lease of this source seals it: "
+                f"{reason}",
+                "keep the locks in PostgreSQL or MySQL, or run `fencelock keys require URL --resource R --off`",
+                resource,
             )
 
 

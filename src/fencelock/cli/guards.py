@@ -4,17 +4,20 @@ Promise: `marks` without --lower and --raise-to changes nothing. Each command th
 in a way that no lease can, needs a reason, which the store keeps in its audit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
+from fencelock._api.validation import check_roles
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit, printable, table, token_text
+from fencelock.model import check_lock_name, check_resource_name
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, Observation, ResourceReport
-from fencelock.stores.registry import guard_url
+from fencelock.protocol.stores import PolicyGuardStore, PolicySourceStore
+from fencelock.stores.registry import guard_store, guard_url, shown_url, source_store
 
 
 def resource_option(help_text: str, *, is_required: bool = True) -> Callable[[Any], Any]:
@@ -31,7 +34,7 @@ def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
 @click.argument("url")
 @resource_option("The resource: the tables that one mark protects together.")
 @click.option("--lock", metavar="L", required=True, help="The lock whose holder may write to it.")
-@table_option(is_required=True, help_text="A table to protect; may be repeated.")
+@table_option(is_required=False, help_text="A table to protect; may be repeated.")
 @click.option(
     "--mode",
     type=click.Choice([ENFORCE, OBSERVE]),
@@ -40,9 +43,23 @@ def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
     help="Refuse writes, or count them.",
 )
 @click.option("--source", metavar="URL", help="The lock's source: needed to go from observe to enforce.")
+@click.option("--roles", metavar="ROLE", multiple=True, help="A role that may write, as by `grant`; may be repeated.")
+@click.option(
+    "--print-policy",
+    is_flag=True,
+    help="Only print what lets the roles write there, at etcd and ZooKeeper; with --source, also what lets them lock.",
+)
 @json_option
-def protect(
-    url: str, resource: str, lock: str, tables: tuple[str, ...], mode: str, source: str | None, as_json: bool
+def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
+    url: str,
+    resource: str,
+    lock: str,
+    tables: tuple[str, ...],
+    mode: str,
+    source: str | None,
+    roles: tuple[str, ...],
+    print_policy: bool,
+    as_json: bool,
 ) -> None:
     """Make the database at URL refuse writes without a token.
 
@@ -57,13 +74,45 @@ def protect(
           --lock nightly --table reports --table lines --mode observe
       fencelock protect sqlite:////srv/app.db --resource reports \\
           --lock nightly --table reports --source sqlite:////srv/locks.db
+      fencelock protect etcd://etcd1/app --resource reports --lock nightly \\
+          --roles app --print-policy
     """
+    if print_policy:
+        scripts = list(_policies(url, resource, lock, source, roles))
+        emit(scripts, as_json, "\n".join(scripts))
+        return
+    if not tables:
+        raise click.UsageError("name a table to protect: --table T")
     guard = fencelock.guard(url, resource=resource, lock=lock)
     guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
+    if roles:
+        guard.grant(*roles)
     seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
     emit(_marks_as_json(seen), as_json, "\n".join(lines))
+
+
+def _policies(url: str, resource: str, lock: str, source: str | None, roles: tuple[str, ...]) -> Iterator[str]:
+    """Yield the scripts that limit these roles to the resource, and to the locks of the source if one is named."""
+    if not roles:
+        raise click.UsageError("name the roles that may write: --roles ROLE")
+    guard = guard_store(url)
+    if not isinstance(guard, PolicyGuardStore):
+        raise _no_policy(url)
+    yield guard.policy(check_resource_name(resource), check_lock_name(lock), *check_roles(roles))
+    if source is not None:
+        locks = source_store(source)
+        if not isinstance(locks, PolicySourceStore):
+            raise _no_policy(source)
+        yield locks.policy(*roles)
+
+
+def _no_policy(url: str) -> fencelock.UnsupportedError:
+    return fencelock.UnsupportedError(
+        f"{shown_url(url)} has no policy to print: `fencelock grant` gives rights at PostgreSQL and MySQL, and the "
+        f"permissions of its file limit who writes to SQLite"
+    )
 
 
 _IN_FORCE = {
@@ -89,7 +138,7 @@ def unprotect(url: str, resource: str, tables: tuple[str, ...], reason: str, as_
           --table lines --reason 'moved to another database'
     """
     before = inspect_resources(url, resource)
-    _guard_of(url, before, resource).unprotect(*tables, reason=reason)
+    guard_of(url, before, resource).unprotect(*tables, reason=reason)
     seen = inspect_resources(url, resource)
     left = {one.table for one in seen.protections}
     lines = [
@@ -124,8 +173,8 @@ def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, 
           --lock nightly --source sqlite:////srv/new.db --reason 'new locks'
     """
     before = inspect_resources(url, resource)
-    guard = _guard_of(url, before, resource)
-    guard.rebind(lock, source=_read_source(source), reason=reason)
+    guard = guard_of(url, before, resource)
+    guard.rebind(lock, source=read_source(source), reason=reason)
     text = f"resource {printable(resource)} belongs to lock {printable(lock)}, with tokens above {guard.mark().token}"
     emit(_marks_as_json(inspect_resources(url, resource)), as_json, text)
 
@@ -137,6 +186,7 @@ def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, 
 @click.option(
     "--raise-to", "raise_to", metavar="SOURCE", help="Raise the mark to SOURCE's last token.  [needs --reason]"
 )
+@click.option("--implausible", is_flag=True, help="Also to a token that no source can have issued by now.")
 @reason_option(is_required=False)
 @json_option
 def marks(
@@ -144,6 +194,7 @@ def marks(
     resource: str | None,
     lower_to: int | None,
     raise_to: str | None,
+    implausible: bool,
     reason: str | None,
     as_json: bool,
 ) -> None:
@@ -163,21 +214,23 @@ def marks(
       fencelock marks sqlite:////srv/app.db --resource reports --lower 41 \\
           --reason 'poisoned by a test'
     """
-    _check_move(resource, lower_to, raise_to, reason)
+    _check_move(resource, lower_to, raise_to, implausible, reason)
     seen = inspect_resources(url, resource)
     if lower_to is not None and resource is not None:
-        _guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
+        guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
     if raise_to is not None:
-        info = _read_source(raise_to)
+        info = read_source(raise_to)
         for name in _all_resources(url, seen, resource):
-            _guard_of(url, seen, name).raise_to(info, reason=str(reason))
+            guard_of(url, seen, name).raise_to(info, reason=str(reason), implausible=implausible)
     if resource is not None:
         _check_known(url, seen, resource)
     seen = inspect_resources(url, resource)
     emit(_marks_as_json(seen), as_json, _marks_as_text(url, seen))
 
 
-def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None, reason: str | None) -> None:
+def _check_move(
+    resource: str | None, lower_to: int | None, raise_to: str | None, implausible: bool, reason: str | None
+) -> None:
     is_move = lower_to is not None or raise_to is not None
     if lower_to is not None and raise_to is not None:
         raise click.UsageError("write either --lower N or --raise-to SOURCE")
@@ -185,6 +238,8 @@ def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None
         raise click.UsageError("--lower moves one mark: name it with --resource R")
     if is_move and not reason:
         raise click.UsageError("moving a mark by hand needs a reason, which is kept: add --reason TEXT")
+    if implausible and raise_to is None:
+        raise click.UsageError("--implausible goes with --raise-to")
     if reason and not is_move:
         raise click.UsageError("--reason goes with --lower or --raise-to")
 
@@ -205,20 +260,21 @@ def _all_resources(url: str, seen: ResourceReport, resource: str | None) -> list
     return [mark.resource for mark in seen.marks]
 
 
-def _guard_of(url: str, seen: ResourceReport, resource: str) -> fencelock.Guard:
-    """Return a guard of the resource, for the lock that it is bound to."""
+def guard_of(url: str, seen: ResourceReport, resource: str, lock: str | None = None) -> fencelock.Guard:
+    """Return a guard of the resource, for this lock or the one that it is bound to."""
     _check_known(url, seen, resource)
-    lock = next(mark.lock for mark in seen.marks if mark.resource == resource)
-    return fencelock.guard(url, resource=resource, lock=lock)
+    bound = next(mark.lock for mark in seen.marks if mark.resource == resource)
+    return fencelock.guard(url, resource=resource, lock=bound if lock is None else lock)
 
 
-def _read_source(source: str | None) -> fencelock.SourceInfo:
+def read_source(source: str | None) -> fencelock.SourceInfo:
+    """Return the identity and counter of the source at this URL."""
     with fencelock.connect(source) as connected:
         return connected.describe()
 
 
 def _read_source_if_named(source: str | None) -> fencelock.SourceInfo | None:
-    return None if source is None else _read_source(source)
+    return None if source is None else read_source(source)
 
 
 def _marks_as_json(seen: ResourceReport) -> list[dict[str, Any]]:
@@ -230,7 +286,7 @@ def _marks_as_json(seen: ResourceReport) -> list[dict[str, Any]]:
             "source_id": mark.source_id,
             "history_id": mark.history_id,
             "closed": mark.is_closed,
-            "held": mark.claim is not None,
+            "held": mark.digest is not None,
             "tables": [{"table": one.table, "mode": one.mode} for one in _for_resource(seen.protections, mark)],
             "observed": [_observation_as_json(one) for one in _for_resource(seen.observations, mark)],
         }
@@ -281,7 +337,7 @@ def _written_by(one: Observation) -> str:
 def _owner(mark: fencelock.Mark) -> str:
     if mark.token == 0:
         return "nobody yet"
-    if mark.claim is None:
+    if mark.digest is None:
         return "an operator"
     return "a lease, closed" if mark.is_closed else "a lease"
 

@@ -9,7 +9,7 @@ that present no token.
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from fencelock.model import Mark, Protection, Sequencer
+from fencelock.model import Mark, Protection, Sequencer, SigningKey
 
 ENFORCE = "enforce"
 OBSERVE = "observe"
@@ -42,12 +42,14 @@ class Open(NamedTuple):
     Reply: tuple[str, ...], the other resources.
 
     `limit_ms` is the time left of the lease, None if it is unknown: a store that can end an idle transaction ends it
-    after that (G3).
+    after that (G3). `is_flushed`: its commit is flushed before the reply to Finish, as that of Begin is, whatever the
+    users of the store have set.
     """
 
     resources: tuple[str, ...]
     sequencer: Sequencer
     limit_ms: int | None = None
+    is_flushed: bool = False
 
 
 class Finish(NamedTuple):
@@ -64,19 +66,31 @@ class Finish(NamedTuple):
 class ReadMarks(NamedTuple):
     """Read the marks of these resources. Reply: dict[str, Mark], without the resources that have none.
 
-    `claim`: a store that keeps claims secret returns this claim in a mark that it belongs to, and a substitute in any
-    other. `may_share`: the marks of this claim will not be written, so other transactions of the same lease may go on.
+    `shared_by`: the marks with this digest will not be written, so other transactions of the same lease may go on.
     """
 
     resources: tuple[str, ...]
-    claim: str | None = None
-    may_share: bool = False
+    shared_by: str | None = None
 
 
-class WriteMarks(NamedTuple):
-    """Write marks that a lease may write: raised ones, and those that their own holder closes. Reply: None."""
+class RaiseMarks(NamedTuple):
+    """Raise the marks of these resources to the sequencer's token, and keep H(proof) in them. Reply: None.
 
-    marks: tuple[Mark, ...]
+    ImplausibleTokenError if no source can have issued that token by now.
+    """
+
+    resources: tuple[str, ...]
+    sequencer: Sequencer
+
+
+class CloseMarks(NamedTuple):
+    """Close the marks of these resources that belong to the lease with this claim. Reply: None.
+
+    The claim, which only the holder has: who was shown a sequencer may not close.
+    """
+
+    resources: tuple[str, ...]
+    claim: str
 
 
 class AuditEntry(NamedTuple):
@@ -91,10 +105,16 @@ class AuditEntry(NamedTuple):
 
 
 class ChangeMark(NamedTuple):
-    """Write an audit entry and, on its authority, a change of a mark that no lease may make (G8). Reply: None."""
+    """Write an audit entry and, on its authority, a change of a mark that no lease may make (G8). Reply: None.
+
+    `sequencer` is the one whose token the mark gets, where there is one: a resource that requires signatures checks it.
+    `is_implausible`: the operator vouches for a token above the ceiling.
+    """
 
     mark: Mark
     entry: AuditEntry
+    sequencer: Sequencer | None = None
+    is_implausible: bool = False
 
 
 class WriteAudit(NamedTuple):
@@ -178,6 +198,87 @@ class RecordRefusal(NamedTuple):
     kind: str
 
 
+# --- effects outside the store -------------------------------------------------------------------
+MAX_KEY_BYTES = 512
+MAX_RESULT_BYTES = 4096
+
+
+class Effect(NamedTuple):
+    """What a resource keeps of one effect outside of it: who began it, with which token and when (UTC, ISO 8601), and
+    its result; None: nobody has recorded one. In a request, an empty `began_at` stands for now, by the store's clock.
+    """
+
+    key: str
+    token: int
+    holder: str
+    began_at: str = ""
+    result: str | None = None
+
+
+class ReadEffect(NamedTuple):
+    """Read what the resource keeps under this key, inside the guard's block. Reply: Effect | None."""
+
+    resource: str
+    key: str
+
+
+class WriteEffect(NamedTuple):
+    """Insert or replace an effect of the resource, which this block has presented; without a holder, forget it. Reply:
+    None. The store keeps the token that was presented, and refuses whoever has presented none.
+    """
+
+    resource: str
+    effect: Effect
+
+
+# --- rights and signatures --------------------------------------------------------------------------
+class Right(NamedTuple):
+    """A role may seal, present and close this resource; a resource that ends in `*` stands for all with that prefix."""
+
+    resource: str
+    role: str
+
+
+class GrantRight(NamedTuple):
+    """Give a role a right, and write the audit entry. Repeating it is allowed. Reply: None."""
+
+    right: Right
+    entry: AuditEntry
+
+
+class RevokeRights(NamedTuple):
+    """Take every right of a role that covers one of these resources, and write the audit entries. A resource that ends
+    in `*` stands for the right of that name. Reply: tuple[Right, ...], what the role had.
+    """
+
+    resources: tuple[str, ...]
+    role: str
+    entries: tuple[AuditEntry, ...]
+
+
+class EndSessions(NamedTuple):
+    """End every other session of a role in this database, and wait until they have ended, outside of any transaction.
+    Reply: int, how many there were.
+    """
+
+    role: str
+
+
+class WriteKeys(NamedTuple):
+    """Replace the keys with which this guard checks signatures, and write the audit entry. Reply: None."""
+
+    keys: tuple[SigningKey, ...]
+    entry: AuditEntry
+
+
+class RequireSignatures(NamedTuple):
+    """Require, or no longer require, a valid signature of every sequencer that raises these marks. Reply: None."""
+
+    resources: tuple[str, ...]
+    is_required: bool
+    entries: tuple[AuditEntry, ...]
+
+
 # --- inspection, outside of any transaction --------------------------------------------------------
 class InspectResources(NamedTuple):
     """Read what the store keeps of one resource, or of all (None). Reply: ResourceReport."""
@@ -209,16 +310,23 @@ class ResourceReport(NamedTuple):
     marks: tuple[Mark, ...]
     protections: tuple[Protection, ...]
     observations: tuple[Observation, ...]
+    rights: tuple[Right, ...] = ()
+    signed: tuple[str, ...] = ()
+    """The resources that require signatures."""
 
 
 Result = TypeVar("Result")
 GuardRequest = (
-    Begin | Commit | Open | Finish | ReadMarks | WriteMarks | ChangeMark | WriteAudit | Join | Present | Unpresent
+    Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | Join | Present
+    | Unpresent | ReadEffect | WriteEffect | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures
     | ReadProtections | Protect | Unprotect | RecordRefusal | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""
 
-GuardReply = tuple[str, ...] | dict[str, Mark] | bool | tuple[Protection, ...] | Protected | ResourceReport | None
+GuardReply = (
+    tuple[str, ...] | tuple[Protection, ...] | tuple[Right, ...] | dict[str, Mark] | Protected | ResourceReport
+    | Effect | bool | int | None
+)  # fmt: skip
 """What a guard's connection replies; each request's docstring names which of these it gets."""
 
 GuardFlow = Generator[GuardRequest, Any, Result]

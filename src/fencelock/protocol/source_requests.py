@@ -3,13 +3,14 @@
 Promise: requests and replies are plain values, comparable and printable; they are the only interface between drivers,
 stores, the simulator and fault injectors. Times are integer milliseconds on the source's clock, or durations. A request
 that changes a source carries the claim that makes it idempotent: a source that gets the request twice gives the same
-answer twice.
+answer twice. The claim is the holder's secret: a source keeps H(H(claim)) and no more, so that nobody who reads its
+tables, keys or nodes can end a lease or write in its name (G12).
 """
 
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from fencelock.model import LockInfo, SourceInfo
+from fencelock.model import UNSIGNED, LockInfo, SigningKey, SourceInfo
 
 
 # --- answered by the driver itself ----------------------------------------------------------------
@@ -89,6 +90,17 @@ class Inspect(NamedTuple):
     lock: str
 
 
+class Check(NamedTuple):
+    """Read whether the lease of this proof holds the lock now. Reply: Checked.
+
+    The proof is H(claim), as sequencers show it; `history_id` is the sequencer's.
+    """
+
+    lock: str
+    history_id: str
+    proof: str
+
+
 class ListLocks(NamedTuple):
     """Read one page of the locks whose names sort after `after`. Reply: tuple[LockInfo, ...]."""
 
@@ -112,6 +124,19 @@ class Purge(NamedTuple):
     """Forget the locks that are free and have no waiters; their tokens are never issued again. Reply: int, how many."""
 
 
+class WriteKey(NamedTuple):
+    """Keep a key, or the later state of one, with which the source signs what it grants. Reply: None.
+
+    UnsupportedError from a store that its clients reach directly: they could sign what they like.
+    """
+
+    key: SigningKey
+
+
+class ReadKeys(NamedTuple):
+    """Read the keys, which only the schema's owner may; oldest first. Reply: Keys."""
+
+
 class ReadSource(NamedTuple):
     """Read the source's identity and counter. Reply: SourceInfo."""
 
@@ -126,6 +151,16 @@ class RaiseEpoch(NamedTuple):
 
 
 # --- replies --------------------------------------------------------------------------------------
+class Signature(NamedTuple):
+    """A source's signature of the sequencer that it has granted: the key's id, and the signature as base64url."""
+
+    key_id: str
+    text: str
+
+
+NOT_SIGNED = Signature(UNSIGNED, "")
+
+
 class Granted(NamedTuple):
     """The claim holds the lock, for `remaining_ms` from the moment of the source's decision."""
 
@@ -133,6 +168,7 @@ class Granted(NamedTuple):
     remaining_ms: int
     source_id: str
     history_id: str
+    signature: Signature = NOT_SIGNED
 
 
 class Queued(NamedTuple):
@@ -161,6 +197,22 @@ class Released(NamedTuple):
     was_held: bool
 
 
+class Checked(NamedTuple):
+    """`remaining_ms` is the time left of the proof's lease, 0 if it does not hold the lock; `last_token` the last token
+    issued for the lock, None if the source does not know it.
+    """
+
+    remaining_ms: int
+    last_token: int | None
+
+
+class Keys(NamedTuple):
+    """A source's keys, and the ids of those with which a lease that is running now was signed."""
+
+    keys: tuple[SigningKey, ...]
+    in_use: tuple[str, ...]
+
+
 class Renewed(NamedTuple):
     """By claim: the time left of each lease that was renewed, and the reason for each that was not."""
 
@@ -175,6 +227,7 @@ class Broken(NamedTuple):
     source_id: str
     history_id: str
     holder: str | None
+    signature: Signature = NOT_SIGNED
 
 
 Result = TypeVar("Result")
@@ -182,13 +235,15 @@ DriverRequest = Now | Draw | Listen | Wait
 """What the driver answers; a store never sees these."""
 
 SourceRequest = (
-    Acquire | Poll | ReserveBlock | Renew | Release | Inspect | ListLocks | Break | Purge | ReadSource | RaiseEpoch
-)
+    Acquire | Poll | ReserveBlock | Renew | Release | Inspect | Check | ListLocks | Break | Purge | WriteKey
+    | ReadKeys | ReadSource | RaiseEpoch
+)  # fmt: skip
 """What a source's connection answers."""
 
 AcquireReply = Granted | Queued | Busy | ClaimEnded | BlockSpent
 SourceReply = (
-    AcquireReply | Released | Renewed | Broken | LockInfo | SourceInfo | tuple[LockInfo, ...] | int | None
+    AcquireReply | Released | Renewed | Checked | Keys | Broken | LockInfo | SourceInfo | tuple[LockInfo, ...] | int
+    | None
 )  # fmt: skip
 """What a source's connection replies; each request's docstring names which of these it may get."""
 

@@ -180,6 +180,22 @@ class SQLGuardStore(GuardStore, Protocol):
         """
 
 
+@runtime_checkable
+class PolicySourceStore(SourceStore, Protocol):
+    """A source whose clients reach the store itself, so that the store's own access control has to limit them."""
+
+    def policy(self, *roles: str) -> str:
+        """Return a shell script for the store's own client, which lets these roles take locks, and no more."""
+
+
+@runtime_checkable
+class PolicyGuardStore(GuardStore, Protocol):
+    """A guard whose clients write the marks themselves, so that the store's own access control has to limit them."""
+
+    def policy(self, resource: str, lock: str, *roles: str) -> str:
+        """Return a shell script for the store's own client, which lets these roles write one resource, and no more."""
+
+
 class AsyncGuardStore(GuardStore, Protocol):
     """A guarded store whose client also speaks asyncio."""
 

@@ -9,7 +9,11 @@ a forgotten lease among them, until the garbage collector runs.
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from fencelock.errors import FencelockError, GuardError, SourceError
+from fencelock.errors import FencelockError, GuardError, ImplausibleTokenError, SourceError, UnsupportedError
+from fencelock.model import token_ceiling
+from fencelock.protocol.guard_requests import EndSessions, GrantRight, RevokeRights
+
+_ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
 
 
 class ErrorMapper:
@@ -58,3 +62,35 @@ def nothing_protected(resource: str) -> GuardError:
 def not_protected(table: str, resource: str) -> GuardError:
     """Return the error for a table that the resource does not protect."""
     return GuardError(f"table {table!r} is not protected by resource {resource!r}: `fencelock marks` lists what is")
+
+
+def check_plausible(resource: str, token: int, mark: int, unix_s: float) -> None:
+    """Raise ImplausibleTokenError if no source can have issued the token by now."""
+    ceiling = token_ceiling(unix_s, mark)
+    if token > ceiling:
+        raise implausible(resource, token, ceiling)
+
+
+def implausible(resource: str, token: int, ceiling: int) -> ImplausibleTokenError:
+    """Return the error for a token above the ceiling, which is what the store's clock and the mark allow."""
+    return ImplausibleTokenError(
+        f"resource {resource!r} is not sealed with token {token}: no source can have issued a token above {ceiling} by "
+        f"now, by the clock and the mark of the resource. Find out who made the token. If its source is genuine, and "
+        f"was restored under a wrong clock, run `fencelock marks URL --raise-to SOURCE --implausible --reason …`",
+        token=token,
+        ceiling=ceiling,
+        resource=resource,
+    )
+
+
+def unsupported(request: object, url: str) -> UnsupportedError:
+    """Return the error for a request about rights, keys or signatures to a store that its clients reach directly."""
+    if isinstance(request, _ABOUT_RIGHTS):
+        return UnsupportedError(
+            f"{url} keeps no rights: each of its clients writes the marks itself. Limit who reaches it: by the "
+            f"permissions of the file, or by the roles and access lists of the server"
+        )
+    return UnsupportedError(
+        f"{url} keeps no keys: its clients reach the store itself and could sign what they like, so a signature would "
+        f"prove nothing there. PostgreSQL and MySQL sign sequencers, and check signatures"
+    )

@@ -11,17 +11,13 @@ from typing import NamedTuple
 
 from fencelock.clock import boottime_us
 from fencelock.errors import SourceError
-from fencelock.model import EPOCH_STRIDE, MAX_TOKEN
+from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, TOKENS_PER_S, YEAR_2026_S
 
 _REMEDY = "stop everything that uses it, then run `fencelock epoch --raise --reason …`"
 MIN_GAIN_US = 100
 """A new estimate of the source's clock is adopted if it is better by at least this much."""
 MAX_STEPS = 64
 """Estimates that are kept; a claim older than all of them counts as drawn at the time of the oldest."""
-
-YEAR_2026_S = 1_767_225_600
-TOKENS_PER_S = 2**30
-"""A history that an operator begins starts above this many tokens for each second since 2026."""
 
 
 def start_of_new_history(highest_token: int) -> int:

@@ -5,12 +5,17 @@ else drops it. While one session is in a write transaction, no other begins one.
 `admit` makes; durable, so no URL leads here.
 """
 
+import time
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, SourceUnavailableError, UnfencedWriteError
-from fencelock.model import Mark, Protection, Sequencer
+from fencelock.model import Mark, Protection, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import check_plausible, unsupported
 
 _WHEN = "1970-01-01T00:00:00Z"
 
@@ -24,6 +29,7 @@ class MemoryResourceState:
         self.observed: dict[tuple[str, str, str], int] = {}
         self.audit: list[ask.AuditEntry] = []
         self.data: dict[tuple[str, str], Any] = {}
+        self.effects: dict[tuple[str, str], ask.Effect] = {}
 
     def copy(self) -> "MemoryResourceState":
         """Return an equal, independent state."""
@@ -39,10 +45,11 @@ class MemoryResourceState:
 
 
 class MemoryResource:
-    """The committed state, and the session that is in a write transaction."""
+    """The committed state, and the session that is in a write transaction. `unix_s` is its clock, for the ceiling."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, unix_s: Callable[[], float] = time.time) -> None:
         self.state = MemoryResourceState()
+        self.unix_s = unix_s
         self._writer: weakref.ref[MemoryResourceSession] | None = None
 
     @property
@@ -77,8 +84,11 @@ class MemoryResourceSession:
 
     def perform(self, request: ask.GuardRequest) -> ask.GuardReply:
         """Answer one request; if it raises, no transaction is open afterwards."""
+        answer = self.ANSWERS.get(type(request))
+        if answer is None:
+            raise unsupported(request, "a resource in memory")
         try:
-            reply: ask.GuardReply = getattr(self, self.ANSWERS[type(request)])(request)
+            reply: ask.GuardReply = getattr(self, answer)(request)
         except BaseException:
             self.rollback()
             raise
@@ -147,10 +157,10 @@ class MemoryResourceSession:
     def is_own(self, resource: str, sequencer: Sequencer) -> bool:
         """Return whether the resource's mark belongs to the lease and is not closed."""
         mark = self.inside.marks.get(resource)
-        if mark is None or mark.is_closed or mark.claim is None:
+        if mark is None or mark.is_closed or mark.digest is None:
             return False
-        ours = (sequencer.lock, sequencer.token, sequencer.source_id, sequencer.history_id, sequencer.claim)
-        return (mark.lock, mark.token, mark.source_id, mark.history_id, mark.claim) == ours
+        ours = (sequencer.lock, sequencer.token, sequencer.source_id, sequencer.history_id, sequencer.digest)
+        return (mark.lock, mark.token, mark.source_id, mark.history_id, mark.digest) == ours
 
     # --- transactions -------------------------------------------------------------------------------------------------
     def _begin(self, _: ask.Begin) -> None:
@@ -186,18 +196,45 @@ class MemoryResourceSession:
         for resource in request.resources:
             del self.presented[resource]
 
+    # --- effects outside ----------------------------------------------------------------------------------------------
+    def _read_effect(self, request: ask.ReadEffect) -> ask.Effect | None:
+        return self.inside.effects.get((request.resource, request.key))
+
+    def _write_effect(self, request: ask.WriteEffect) -> None:
+        if not self.is_presented(request.resource):
+            raise GuardError(f"resource {request.resource!r} is not presented: its effects are kept inside its blocks")
+        place, token = (request.resource, request.effect.key), self.presented[request.resource].token
+        if request.effect.holder:
+            self.inside.effects[place] = request.effect._replace(token=token, began_at=_WHEN)
+        else:
+            self.inside.effects.pop(place, None)
+
     # --- marks and protection -----------------------------------------------------------------------------------------
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
         marks = self.inside.marks
         return {resource: marks[resource] for resource in request.resources if resource in marks}
 
-    def _write_marks(self, request: ask.WriteMarks) -> None:
-        for mark in request.marks:
-            self.inside.marks[mark.resource] = mark
+    def _raise_marks(self, request: ask.RaiseMarks) -> None:
+        for resource in request.resources:
+            self._check_plausible(resource, request.sequencer.token)
+            self.inside.marks[resource] = sealed_mark(resource, request.sequencer)
+
+    def _close_marks(self, request: ask.CloseMarks) -> None:
+        marks, digest = self.inside.marks, digest_of_claim(request.claim)
+        for resource in request.resources:
+            if marks[resource].digest == digest:
+                marks[resource] = replace(marks[resource], is_closed=True)
 
     def _change_mark(self, request: ask.ChangeMark) -> None:
+        mark = request.mark
+        if not request.is_implausible:
+            self._check_plausible(mark.resource, mark.token)
         self.inside.audit.append(request.entry)
-        self.inside.marks[request.mark.resource] = request.mark
+        self.inside.marks[mark.resource] = mark
+
+    def _check_plausible(self, resource: str, token: int) -> None:
+        before = self.inside.marks.get(resource)
+        check_plausible(resource, token, before.token if before else 0, self.target.unix_s())
 
     def _write_audit(self, request: ask.WriteAudit) -> None:
         self.inside.audit.append(request.entry)
@@ -253,7 +290,10 @@ class MemoryResourceSession:
         ask.Present: "_present",
         ask.Unpresent: "_unpresent",
         ask.ReadMarks: "_read_marks",
-        ask.WriteMarks: "_write_marks",
+        ask.ReadEffect: "_read_effect",
+        ask.WriteEffect: "_write_effect",
+        ask.RaiseMarks: "_raise_marks",
+        ask.CloseMarks: "_close_marks",
         ask.ChangeMark: "_change_mark",
         ask.WriteAudit: "_write_audit",
         ask.ReadProtections: "_read_protections",

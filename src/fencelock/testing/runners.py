@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fencelock._api.aio_guard import AsyncGuard
+from fencelock._api.credentials import MEMORY, SequencerCredential
 from fencelock._api.guard import Guard
 from fencelock._api.validation import scope_of
 from fencelock._drivers.aio import AsyncDriver
@@ -19,6 +20,7 @@ from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import MIN_CLAIMS, Attempt, acquire
 from fencelock._flows.renewal import end_lease, release
 from fencelock.hooks import NO_HOOKS
+from fencelock.model import Sequencer
 from fencelock.protocol import GuardStore, SourceFlow, SourceStore
 from fencelock.stores.registry import guard_store, source_store
 
@@ -132,6 +134,21 @@ class AsyncRunner:
 
 def _given(flow: SourceFlow[Result], _: int | None) -> SourceFlow[Result]:
     return flow
+
+
+class HolderCredential(SequencerCredential):
+    """A sequencer with the claim of its lease, as only the holder has both."""
+
+    __slots__ = ("_claim",)
+
+    def __init__(self, sequencer: Sequencer, claim: str) -> None:
+        super().__init__(sequencer, MEMORY.kept(sequencer))
+        self._claim = claim
+
+    @property
+    def claim(self) -> str:
+        """The holder's secret, with which it closes."""
+        return self._claim
 
 
 def sync_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> Guard:

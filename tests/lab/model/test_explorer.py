@@ -6,7 +6,7 @@ import pytest
 
 from fencelock._flows import admit as library
 from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError
-from fencelock.model import Mark, Sequencer
+from fencelock.model import Mark, Sequencer, digest_of_claim, one_way
 from fencelock_lab.model import explorer, guard, world
 from fencelock_lab.model.rules import Rules
 
@@ -19,15 +19,16 @@ LIBRARY_SAYS = {
 
 
 def sequencer(token: int, claim: str) -> Sequencer:
-    return Sequencer("0" * 32, "1" * 16, "lock", token, claim)
+    return Sequencer("0" * 32, "1" * 16, "lock", token, one_way(claim))
 
 
 def library_says(mark: world.ModelMark, token: int, claim: str, *, was_sealed: bool) -> guard.ModelVerdict:
-    proof = sequencer(token, claim)
-    history = proof.history_id if mark.claim else None
-    theirs = Mark("stock", "lock", mark.token, proof.source_id, history, mark.claim, mark.is_closed)
+    lease = sequencer(token, claim)
+    history = lease.history_id if mark.claim else None
+    digest = digest_of_claim(mark.claim) if mark.claim else None
+    theirs = Mark("stock", "lock", mark.token, lease.source_id, history, digest, mark.is_closed)
     try:
-        verdict = library.admit(theirs, proof, was_sealed=was_sealed)
+        verdict = library.admit(theirs, lease, was_sealed=was_sealed)
     except tuple(LIBRARY_SAYS) as error:
         return LIBRARY_SAYS[type(error)]
     return guard.ModelVerdict.PASS if verdict is library.Verdict.PASS else guard.ModelVerdict.RAISE

@@ -37,6 +37,9 @@ SPACES = {
     "slip": (10_100, 28_012),
     "source": (44_872, 127_273),
     "source slip": (10_068, 27_456),
+    "readers": (1_083, 2_676),
+    "forgers": (724, 2_060),
+    "signed": (362, 849),
     "storm": (42_052, 121_917),
     "storm, leaving": (7_911, 21_897),
 }
@@ -77,6 +80,11 @@ TRACES = {
     Case("epoch-on-restore", "source", Anomaly.TOKEN_AGAIN): (5, 121),
     Case("claim-once", "leaving", Anomaly.GRANTED_AGAIN): (4, 34),
     Case("release-by-claim", "leaving", Anomaly.FOREIGN_RELEASE): (5, 81),
+    Case("digest-in-mark", "readers", Anomaly.STOLEN): (8, 107),
+    Case("claim-ends", "readers", Anomaly.FOREIGN_RELEASE): (3, 8),
+    Case("rights", "forgers", Anomaly.POISONED): (4, 33),
+    Case("ceiling", "forgers", Anomaly.POISONED): (4, 34),
+    Case("signatures", "signed", Anomaly.POISONED): (4, 22),
 }
 """Steps of the shortest trace, and states seen until it was found."""
 
@@ -84,6 +92,7 @@ LIMIT_TRACES = {
     "own duplicate": (10, 53),
     "slip inside a tenure": (11, 76),
     "slip of one of two": (17, 9_335),
+    "insider": (4, 22),
     "source slip": (5, 22),
 }
 
@@ -184,6 +193,12 @@ def test_everybody_can_get_all_work_done(name: str, last: int) -> None:
         walks("source", "reserves tokens"),
         walks("source", "grants . token 11"),
         walks("source slip", "another claim has that token"),
+        walks("readers", "reads the mark, and sends a write with its token 2"),
+        walks("readers", "is refused: token 2, mark 2 .another claim has that token"),
+        walks("readers", "releases with A's sequencer: refused"),
+        walks("forgers", "which is made up: refused, it has no right"),
+        walks("forgers", "which is made up: refused, no source can have issued it"),
+        walks("signed", "which is made up: refused, no source has signed it"),
     ],
 )
 def test_a_scene_has_what_it_is_about(name: str, wanted: str) -> None:

@@ -59,8 +59,8 @@ def test_fresh_seeds_break_no_rule(simulated, capsys):
 
 
 IS_ENDED = {
-    "create_acquire": {"l.ended_claim IS DISTINCT FROM p_claim": "true", "l.forgotten_us < p_born_us": "true"},
-    "create_decide": {"p_claim = held.ended_claim": "false", "greatest(held.forgotten_us, ": "greatest("},
+    "create_acquire": {"l.ended_digest IS DISTINCT FROM own_digest": "true", "l.forgotten_us < p_born_us": "true"},
+    "create_decide": {"p_digest = held.ended_digest": "false", "greatest(held.forgotten_us, ": "greatest("},
 }
 ARE_ALIVE = {
     "create_live_head": {"IF head.deadline_us > p_now_us THEN": "IF true THEN"},
@@ -79,12 +79,12 @@ def rare(*parameters):
         ("T1", {"create_begin_history": {"PERFORM setval('fencelock.token', base);": ""}}),
         rare("T3", {"create_decide": {"answer.token := held.token": "answer.token := nextval('fencelock.token')"}}),
         rare("T4", {"create_renew": {"AND l.deadline_us > moment": ""}}),
-        ("H1", {"create_acquire": {"l.claim IS NULL AND": ""}}),
-        ("H1|H4", {"create_end_lease": {"AND claim = p_claim": ""}}),
+        ("H1", {"create_acquire": {"l.digest IS NULL AND": ""}}),
+        ("H1|H4", {"create_end_lease": {"AND digest = p_digest": ""}}),
         ("H4|H8", IS_ENDED),
         rare("H4|H8", {"create_purge": {"SET born_after_us = fencelock.past_us()": "SET born_after_us = 0"}}),
         ("H4|H8", {"create_remember_ended": {"WHERE name = p_lock": "WHERE false"}}),
-        rare("T4|H4", {"create_raise_epoch": {"claim = NULL, holder = NULL, deadline_us = 0,": ""}}),
+        rare("T4|H4", {"create_raise_epoch": {"digest = NULL, holder = NULL, deadline_us = 0,": ""}}),
         ("H7", {"create_live_head": {"ORDER BY ticket LIMIT 1": "ORDER BY ticket DESC LIMIT 1"}}),
         ("H8", ARE_ALIVE),
     ],

@@ -18,7 +18,7 @@ from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.framing import MySQLProxy
-from tests.support.guards import RESOURCE
+from tests.support.guards import RESOURCE, sequencer
 
 UNFENCED = "FL001 no token presented"
 DEADLOCK = 1213
@@ -88,8 +88,8 @@ class MySQLDialect(SqlDialect):
     denied = r"does not permit it .*denied"
     operators_statements = (
         "UPDATE fencelock_source SET token = 7",
-        "SELECT claim FROM fencelock_lock",
-        "CALL fencelock_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
+        "SELECT digest FROM fencelock_lock",
+        "CALL fencelock_decide('lock', 'digest', 'worker', 1000, 0, 'try', 1)",
         "DROP PROCEDURE fencelock_acquire",
     )
     tables = "SHOW TABLES"
@@ -212,8 +212,8 @@ class MySQLDialect(SqlDialect):
     def seal_in_steps(self, native: Any, token: int) -> None:
         run(native, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         run(native, "START TRANSACTION")
-        statement = "UPDATE fencelock_mark SET token = %s, claim = %s WHERE resource = %s"
-        run(native, statement, token, f"claim-{token}", RESOURCE)
+        statement = "UPDATE fencelock_mark SET token = %s, digest = %s WHERE resource = %s"
+        run(native, statement, token, sequencer(token).digest, RESOURCE)
 
     def overtaken(self, level: str) -> str:
         return "FL002"

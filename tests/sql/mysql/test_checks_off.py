@@ -13,9 +13,9 @@ from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import install, run
 from tests.sql.guarded import Guarded
 from tests.sql.mysql.dialect import code_of
-from tests.support.guards import LOCK, HandmadeLease, sequencer
+from tests.support.guards import HandmadeLease, sequencer
 
-WRITE = "CALL fencelock_write_and_commit(%s, %s, %s, 'claim', 'source', 'history', 0)"
+WRITE = "CALL fencelock_write_and_commit(%s, %s, NULL, NULL)"
 
 
 @contextmanager
@@ -31,13 +31,12 @@ def unchecked(database: Any, **login: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("statement", "parameters"),
     [
-        (WRITE, ("FF", "lock", 7)),
-        (WRITE, ("72", "lock", -5)),
+        (WRITE, ("FF", str(sequencer(7)))),
         ("CALL fencelock_seal(%s, %s)", (str(sequencer(7)), b"\xff")),
-        ("CALL fencelock_read_marks(%s, %s, %s)", ("FF", "claim", "alone")),
-        (WRITE, ("7265706F727473", LOCK, 9)),
+        ("CALL fencelock_read_marks(%s, %s, %s)", ("FF", "digest", "alone")),
+        (WRITE, ("7265706F727473", str(sequencer(9)))),
     ],
-    ids=["bytes that are no name", "a token below 1", "seal", "an empty mark", "a mark that is there"],
+    ids=["bytes that are no name", "seal", "an empty mark", "a mark that is there"],
 )
 def test_a_session_without_checks_writes_no_mark(guarded: Guarded, statement: str, parameters: tuple[Any, ...]) -> None:
     guarded.sealed(5)
@@ -74,7 +73,7 @@ def test_doctor_and_the_list_of_marks_survive_names_of_any_bytes(guarded: Guarde
     ):
         database.rows(f"ALTER TABLE fencelock_mark DROP CONSTRAINT `{name}`")
     database.rows(
-        "INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, claim) "
+        "INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest) "
         "VALUES (x'FF', x'FE00', 7, x'80', x'', x'ED')"
     )
     database.rows("INSERT INTO fencelock_protection (table_name, resource) VALUES ('gone', x'C3')")

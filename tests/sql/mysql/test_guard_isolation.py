@@ -130,9 +130,7 @@ def test_g1_two_first_seals_of_a_resource_wait_for_each_other(guarded: Guarded, 
         run(sealing, "CALL fencelock_read_marks(%s, NULL, 'alone')", b"new".hex().upper())
         waiting = Step(lambda: guarded.guard("new").seal(HandmadeLease(second)))
         guarded.wait_for_anybody()
-        credential = sequencer(first)
-        values = (credential.lock, credential.token, credential.claim, credential.source_id, credential.history_id)
-        run(sealing, "CALL fencelock_write_marks(%s, %s, %s, %s, %s, %s, 0)", b"new".hex().upper(), *values)
+        run(sealing, "CALL fencelock_raise_marks(%s, %s)", b"new".hex().upper(), str(sequencer(first)))
         run(sealing, "COMMIT")
         if second > first:
             waiting.end()

@@ -1,5 +1,6 @@
 """What accounts can do at MySQL's guard, and what doctor says of them and of what was broken."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pymysql
 import pytest
 
 from fencelock import GuardError
-from fencelock.model import Finding
+from fencelock.model import Finding, one_way
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
@@ -37,7 +38,17 @@ ROUTINES = (
         "read_marks",
         "write_and_commit",
     ),
-    *("record_refusal", "show_marks", "show_triggers", "show_observations", "seal", "present", "withdraw", "rollback"),
+    *(
+        "record_refusal",
+        "show_marks",
+        "show_rights",
+        "show_triggers",
+        "show_observations",
+        "seal",
+        "present",
+        "withdraw",
+        "rollback",
+    ),
 )
 
 
@@ -50,6 +61,7 @@ def clerk(guarded: Guarded) -> Iterator[str]:
     guarded.database.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {grant}.reports TO {name}")
     for routine in ROUTINES:
         guarded.database.rows(f"GRANT EXECUTE ON PROCEDURE {grant}.fencelock_{routine} TO {name}")
+    guarded.guard().grant(name)
     yield name
     guarded.database.rows(f"DROP USER {name}")
 
@@ -68,7 +80,7 @@ def test_a_holder_needs_its_tables_and_the_routines(guarded: Guarded, clerk: str
     assert findings(guarded, user=clerk) == {}
 
 
-def test_a_holder_reads_no_claim_and_changes_no_mark(guarded: Guarded, clerk: str) -> None:
+def test_a_holder_reads_no_proof_and_changes_no_mark(guarded: Guarded, clerk: str) -> None:
     guarded.sealed(5)
     with guarded.database.connect(user=clerk) as native:
         for table in ("mark", "guard", "guard_audit", "observation", "protection"):
@@ -76,8 +88,8 @@ def test_a_holder_reads_no_claim_and_changes_no_mark(guarded: Guarded, clerk: st
                 with pytest.raises(pymysql.Error, match="denied"):
                     run(native, statement)
         for call in ("show_marks(NULL)", "show_triggers(NULL)", "read_marks('7265706F727473', NULL, 'shared')"):
-            assert "claim-5" not in str(run(native, f"CALL fencelock_{call}"))
-        run(native, "CALL fencelock_begin('7265706F727473', 'claim-4', 'shared', 5)")
+            assert sequencer(5).proof not in str(run(native, f"CALL fencelock_{call}"))
+        run(native, "CALL fencelock_begin('7265706F727473', NULL, 'shared', 5)")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, UNFENCED_WRITE)
         run(native, "ROLLBACK")
@@ -122,7 +134,8 @@ def test_doctor_names_accounts_that_may_hide_the_marks_behind_a_temporary_table(
     with guarded.database.connect(user=clerk) as native:
         run(
             native,
-            "CREATE TEMPORARY TABLE fencelock_mark SELECT x'7265706f727473' AS resource, 1 AS token, 'mine' AS claim",
+            "CREATE TEMPORARY TABLE fencelock_mark SELECT x'7265706f727473' AS resource, 1 AS token, %s AS digest",
+            one_way("mine"),
         )
         run(native, "ALTER TABLE fencelock_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE")
         run(native, "SET @fencelock_presented = ',7265706F727473.1.mine,'")
@@ -232,8 +245,8 @@ def test_doctor_cannot_log_in_and_says_so(guarded: Guarded) -> None:
     assert set(findings(guarded, user="nobody_of_that_name")) == {"guard-refused"}
 
 
-def test_a_refusal_shows_no_claim(guarded: Guarded) -> None:
+def test_a_refusal_shows_no_proof(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.database.connect(autocommit=False) as native, pytest.raises(pymysql.Error) as caught:
         run(native, "CALL fencelock_present(%s, 'reports')", str(sequencer(4)))
-    assert "claim" not in str(caught.value)
+    assert not re.search("[0-9a-f]{32}", str(caught.value))

@@ -145,14 +145,15 @@ NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b
 def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, name: bytes) -> None:
     """Otherwise an account that may seal could break every operator's command for good: a mark is never deleted."""
     lock = base64.urlsafe_b64encode(name).rstrip(b"=").decode()
-    good, bad = f"fl1.source.history.x.5.claim-5.{LOCK_ENCODED}", f"fl1.source.history.x.5.claim-5.{lock}"
+    good = str(sequencer(5))
+    bad = good.replace(LOCK_ENCODED, lock)
     before = guarded.database.rows("SELECT * FROM fencelock_mark")
     calls = (
         ("CALL fencelock_seal(%s, 'r')", (bad,)),
         ("CALL fencelock_seal(%s, %s)", (good, name)),
-        ("CALL fencelock_begin(HEX(%s), 'claim', 'alone', 5)", (name or b"\0",)),
-        ("CALL fencelock_write_and_commit(HEX('r'), %s, 5, 'claim', 'source', 'history', FALSE)", (name,)),
-        ("CALL fencelock_write_and_commit(HEX('r'), 'lock', 5, 'claim', %s, 'history', FALSE)", (name or b".",)),
+        ("CALL fencelock_begin(HEX(%s), 'digest', 'alone', 5)", (name or b"\0",)),
+        ("CALL fencelock_write_and_commit(HEX('r'), %s, NULL, NULL)", (bad,)),
+        ("CALL fencelock_write_and_commit(HEX(%s), %s, NULL, NULL)", (name or b"\0", good)),
     )
     with guarded.database.connect() as native:
         for call, values in calls:
@@ -171,11 +172,13 @@ def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: G
 
 # --- nothing else counts as presenting ------------------------------------------------------------
 def test_g6_a_variable_set_by_hand_counts_for_nothing(guarded: Guarded) -> None:
-    """Who knows the claim may present; nobody else."""
-    guarded.sealed(5)
-    name = RESOURCE.encode().hex().upper()
+    """Who knows the proof may present; nobody else, and who reads the mark does not know it."""
+    digest = guarded.sealed(5).sequencer.digest
+    assert guarded.guard().mark().digest == digest
+    name, other, proof = RESOURCE.encode().hex().upper(), sequencer(4).proof, sequencer(5).proof
+    wrong = (f",{name}.5.,", f",{name}.5.{digest},", f",{name}.5.{other},", f",{name}.4.{proof},", f",{name}.", "5")
     with guarded.database.connect() as native:
-        for value in (b",", f",{name}.5.,", f",{name}.5.claim-4,", f",{name}.4.claim-5,", f",{name}.", "5"):
+        for value in (b",", *wrong):
             run(native, "SET @fencelock_presented = %s", value)
             with pytest.raises(pymysql.Error, match=r"FL00[12]"):
                 run(native, "DELETE FROM reports")

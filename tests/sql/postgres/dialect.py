@@ -60,7 +60,7 @@ class PostgresDialect(SqlDialect):
     denied = r"does not permit it \(permission denied for function \w+\)"
     operators_statements = (
         "UPDATE fencelock.source SET bound = 7",
-        "SELECT claim FROM fencelock.lock",
+        "SELECT digest FROM fencelock.lock",
         "SELECT nextval('fencelock.token')",
         "DROP FUNCTION fencelock.release(bytea, text, bigint)",
     )

@@ -42,7 +42,10 @@ _CALLS = {
     "describe": "SELECT fencelock.describe()",
     "reserve": "SELECT fencelock.reserve('me')",
     "present": f"SELECT fencelock.present('{sequencer(5)}', 'reports')",
-    "offer": "SELECT fencelock.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
+    "offer": "SELECT fencelock.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'proof', 'source', 'history', 1000)",
+    "raise": f"SELECT fencelock.raise_marks('{sequencer(5)}', 'reports')",
+    "close": "SELECT fencelock.close_marks('claim', 'reports')",
+    "check": "SELECT fencelock.check_proof('a', 'history', 'proof')",
     "seal": f"SELECT fencelock.seal('{sequencer(5)}', 'reports')",
     "confirm": "SELECT fencelock.confirm('reports')",
     "withdraw": "SELECT fencelock.withdraw('reports')",
@@ -61,6 +64,7 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
         owner.execute("CREATE TABLE seen (id int)")
         guarded.guard().protect("seen", mode="observe")
         owner.execute(TRAPS.format(role=role).encode())
+        guarded.guard().grant(role, resource="r*")
         owner.execute(f"GRANT INSERT ON reports, seen TO {role}".encode())
     sprung: list[str] = []
     with database.connect(user=role) as native:

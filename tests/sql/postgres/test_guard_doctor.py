@@ -95,7 +95,7 @@ def test_a_role_that_could_disable_triggers_is_named(guarded: Guarded) -> None:
     assert (found.code, "owns public.reports" in found.message) == ("powerful-role", True)
 
 
-def test_a_role_that_could_read_claims_or_write_marks_is_named(guarded: Guarded) -> None:
+def test_a_role_that_could_read_secrets_or_write_marks_is_named(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         for role in ("pg_read_all_data", "pg_write_all_data"):
             native.execute(
@@ -103,7 +103,10 @@ def test_a_role_that_could_read_claims_or_write_marks_is_named(guarded: Guarded)
                 f"GRANT {role} TO of_{role}; GRANT USAGE ON SCHEMA fencelock TO of_{role}"
             )
             [found] = guard_store(guarded.database.url(user=f"of_{role}")).examine()
-            assert (found.code, "may read claims or write marks" in found.message) == ("powerful-role", True)
+            assert (found.code, "may read the guard's secrets or write marks" in found.message) == (
+                "powerful-role",
+                True,
+            )
 
 
 def test_a_role_without_usage_is_found(guarded: Guarded) -> None:

@@ -102,7 +102,7 @@ def test_g6_going_over_to_enforcing_raises_the_mark(observed: Guarded) -> None:
     with pytest.raises(GuardError, match="say which: source="):
         guard.protect("reports")
     guard.protect("reports", source=HandmadeSource(9))
-    assert (guard.mark().token, guard.mark().claim) == (9, None)
+    assert (guard.mark().token, guard.mark().digest) == (9, None)
     with pytest.raises(StaleTokenError), guard.transaction(holder):
         raise AssertionError("not reached")
     with observed.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED):

@@ -1,6 +1,7 @@
 """Least privilege on PostgreSQL: what a holder's role needs, and what it cannot do with it."""
 
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -8,6 +9,7 @@ from psycopg.errors import CharacterNotInRepertoire, InsufficientPrivilege, Inva
 
 import fencelock
 from fencelock import GuardError
+from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.guard.store import FUNCTIONS, PROTECTION, SCHEMA
 from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.store import PostgresSource
@@ -32,6 +34,7 @@ def application(guarded: Guarded) -> Guarded:
         )
         native.execute(f"GRANT ALL ON reports TO {APPLICATION}")
         native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")
+    guarded.guard().grant(APPLICATION)
     return guarded
 
 
@@ -39,7 +42,7 @@ def guard_of(application: Guarded, *resources: str) -> fencelock.Guard:
     return application.guard(*resources, user=APPLICATION)
 
 
-def test_a_holder_needs_usage_on_the_schema_and_no_more(application: Guarded) -> None:
+def test_a_holder_needs_usage_on_the_schema_and_a_right_and_no_more(application: Guarded) -> None:
     guard, lease = guard_of(application), HandmadeLease(5)
     with guard.transaction(lease) as native:
         native.execute("UPDATE reports SET value = 'by the application'")
@@ -63,7 +66,7 @@ def test_a_role_without_usage_is_refused_by_the_trigger_and_learns_what_it_needs
 
 FORBIDDEN = [
     "SELECT * FROM fencelock.mark",
-    "SELECT claim FROM fencelock.mark",
+    "SELECT digest FROM fencelock.mark",
     "SELECT secret FROM fencelock.guard",
     "SELECT fencelock.secret()",
     "SELECT fencelock.note_name('reports')",
@@ -76,8 +79,15 @@ FORBIDDEN = [
     "TRUNCATE fencelock.mark",
     "DELETE FROM fencelock.protection",
     "SELECT fencelock.write_audit('w', 'lower', 'reports', 5, 1, 'r')",
-    "SELECT fencelock.change_mark('reports', 'x', 1, NULL, NULL, NULL, false, 1)",
+    "SELECT fencelock.change_mark('reports', 'x', 1, NULL, NULL, NULL, false, NULL, false, 1)",
     "SELECT fencelock.make_mark('mine', 'x')",
+    "SELECT fencelock.grant_right('*', 'application')",
+    "INSERT INTO fencelock.guard_right VALUES ('*', 'application')",
+    "DELETE FROM fencelock.guard_right",
+    "SELECT fencelock.require_signature('reports', false)",
+    "SELECT * FROM fencelock.guard_key",
+    "DELETE FROM fencelock.guard_key",
+    "INSERT INTO fencelock.guard_key VALUES ('k', '', '', NULL)",
     "SELECT fencelock.unprotect_table('reports')",
     "SELECT fencelock.protect_table('reports', 'mine', 'observe')",
     "SELECT fencelock.hold_mark('reports', true)",
@@ -90,7 +100,7 @@ FORBIDDEN = [
 ]
 
 
-def test_a_holder_can_neither_read_claims_nor_change_what_protects(application: Guarded) -> None:
+def test_a_holder_can_neither_read_secrets_nor_change_what_protects(application: Guarded) -> None:
     application.sealed(5)
     with application.database.connect(user=APPLICATION) as native:
         for statement in FORBIDDEN:
@@ -102,8 +112,10 @@ HIDDEN_SOURCE = [
     "SELECT setval('fencelock.token', 1)",
     "SELECT nextval('fencelock.token')",
     "SELECT fencelock.purge()",
-    "SELECT claim FROM fencelock.lock",
-    "SELECT claim FROM fencelock.waiter",
+    "SELECT digest FROM fencelock.lock",
+    "SELECT digest FROM fencelock.waiter",
+    "SELECT * FROM fencelock.signing_key",
+    "SELECT fencelock.sign('k', 's', 'h', 1, 'p', 'l')",
     "DELETE FROM fencelock.witness",
     "UPDATE fencelock.source SET bound = 1",
     "SELECT setval(pg_get_serial_sequence('fencelock.waiter', 'ticket'), 1)",
@@ -158,8 +170,9 @@ def test_only_the_owner_may_call_what_is_not_for_holders(application: Guarded) -
         APPLICATION,
     )
     assert [name for (name,) in rows] == [
-        *("confirm", "first_argument", "limit_time", "mark_key", "offer", "present", "read_marks", "record_refusal"),
-        *("seal", "show_marks", "show_observations", "withdraw", "write_mark"),
+        *("base64url", "close_marks", "confirm", "first_argument", "limit_time", "mark_key", "offer", "one_way"),
+        *("present", "raise_marks", "read_marks", "record_refusal", "seal", "show_marks", "show_observations"),
+        *("signature_of", "withdraw"),
     ]
 
 
@@ -193,36 +206,39 @@ def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded
         assert "".join(map(str, hidden.encode())) not in "".join("".join(seen).split())
 
 
-def test_a_claim_is_shown_only_to_a_session_that_knows_it(application: Guarded) -> None:
+def test_what_a_session_sees_of_a_mark_admits_nothing(application: Guarded) -> None:
+    """The mark shows H(proof). As a proof or as a claim, it is refused."""
     application.sealed(5)
-    read = "SELECT claim FROM fencelock.read_marks(%s, %s, 'shared', NULL)"
     with application.database.connect(user=APPLICATION) as native:
-        shown = [native.execute(read, ([RESOURCE], claim)).fetchone() for claim in ("claim-5", "claim-6", None)]
-        assert shown == [("claim-5",), ("*",), ("*",)]
-        assert native.execute("SELECT claim FROM fencelock.show_marks(NULL)").fetchall() == [("*",)]
+        [(digest,)] = native.execute("SELECT digest FROM fencelock.show_marks(NULL)").fetchall()
+        assert digest == sequencer(5).digest
+        stolen = replace(sequencer(5), proof=digest)
+        with pytest.raises(psycopg.Error) as caught:
+            native.execute("SELECT fencelock.present(%s, 'reports')", (str(stolen),))
+        assert caught.value.sqlstate == "FL003"
+        native.execute("SELECT fencelock.close_marks(%s, 'reports')", (digest,))
+        native.execute("SELECT fencelock.close_marks(%s, 'reports')", (sequencer(5).proof,))
+        assert not guard_of(application).mark().is_closed
         for credential in (sequencer(4), sequencer(5, claim="rival-claim"), sequencer(6)):
             with pytest.raises(psycopg.Error) as caught:
                 native.execute("SELECT fencelock.present(%s, 'reports')", (str(credential),))
-            assert "claim-5" not in str(caught.value)
-            assert credential.claim not in str(caught.value)
+            assert sequencer(5).proof not in str(caught.value)
+            assert credential.proof not in str(caught.value)
 
 
 def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:
     application.sealed(5)
-    write = "SELECT fencelock.write_mark('reports', %s, %s, %s, %s, %s, false)"
     with application.database.connect(user=APPLICATION) as native:
         for changed in (
-            (LOCK.encode(), 4, "source", "history", "mine"),
-            (LOCK.encode(), 5, "source", "history", "mine"),
-            (LOCK.encode(), 5, "source", "another", "claim-5"),
-            (b"another", 9, "source", "history", "mine"),
-            (LOCK.encode(), 9, "another", "history", "mine"),
+            sequencer(4),
+            sequencer(5, claim="mine"),
+            sequencer(5, history_id="another"),
+            sequencer(9, lock="another"),
+            sequencer(9, source_id="another"),
         ):
             with pytest.raises(psycopg.Error, match="a mark only goes up") as caught:
-                native.execute(write, changed)
+                native.execute("SELECT fencelock.raise_marks(%s, 'reports')", (str(changed),))
             assert caught.value.sqlstate == "FL009"
-        with pytest.raises(psycopg.Error, match="a lease's mark needs a token, a claim"):
-            native.execute(write, (LOCK.encode(), 9, "source", "history", None))
 
 
 SETTINGS = [
@@ -275,7 +291,7 @@ def test_a_setting_made_inside_a_transaction_changes_nothing(guarded: Guarded, s
 
 
 def test_no_function_has_a_backslash_which_settings_could_give_another_meaning() -> None:
-    for texts in (SCHEMA, *FUNCTIONS, PROTECTION, source.SCHEMA, *source.FUNCTIONS):
+    for texts in (install.COMMON, SCHEMA, *FUNCTIONS, PROTECTION, source.SCHEMA, *source.FUNCTIONS):
         assert [name for name in texts if "\\" in texts[name]] == []
 
 
@@ -296,16 +312,17 @@ def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: Postgr
     with database.connect() as native:
         for bad in NO_NAMES:
             if bad:
-                poisoned = str(sequencer(6)).rpartition(".")[0] + "." + urlsafe_b64encode(bad).decode().rstrip("=")
+                *parts, _, signature = str(sequencer(6)).split(".")
+                poisoned = ".".join((*parts, urlsafe_b64encode(bad).decode().rstrip("="), signature))
                 refuse(native, "SELECT fencelock.seal(%s, 'new')", poisoned)
-            refuse(native, "SELECT fencelock.write_mark('new', %s, 6, 'source', 'history', 'mine', false)", bad)
+                refuse(native, "SELECT fencelock.raise_marks(%s, 'new')", poisoned)
         for bad in ("", "x" * 513):
             refuse(native, "SELECT fencelock.seal(%s, %s)", str(sequencer(6)), bad)
             refuse(native, "SELECT fencelock.record_refusal(%s, 'stale')", bad)
         if encoding == "SQL_ASCII":
             refuse(native, "SELECT fencelock.seal(%s, E'\\xff')", str(sequencer(6)))
             refuse(native, "SELECT fencelock.record_refusal(E'\\xff', 'stale')")
-            refuse(native, "SELECT fencelock.write_mark('new', 'a', 6, E'\\xff', 'history', 'mine', false)")
+            refuse(native, "SELECT fencelock.seal(E'\\xff', 'new')")
     assert [(mark.resource, mark.lock, mark.token) for mark in fencelock.inspect_resources(database.url()).marks] == [
         ("nächtlich", "bücher", 5)
     ]
@@ -315,7 +332,7 @@ def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: Postgr
 def refuse(native: psycopg.Connection, statement: str, *parameters: object) -> None:
     with pytest.raises((InvalidParameterValue, CharacterNotInRepertoire)) as caught:
         native.execute(statement.encode(), parameters)
-    assert sequencer(6).claim not in str(caught.value)
+    assert sequencer(6).proof not in str(caught.value)
 
 
 def test_operators_work_needs_the_owner_and_says_so(application: Guarded) -> None:
@@ -344,19 +361,21 @@ def test_a_member_of_the_owner_may_protect_and_operate(guarded: Guarded) -> None
     assert guarded.database.value("SELECT role FROM fencelock.guard_audit") == "migrator"
 
 
-def test_claims_are_in_no_log_of_the_server(application: Guarded) -> None:
-    """Statements travel with their parameters beside them, so that a failing one is logged without its claim."""
+def test_no_claim_and_no_proof_is_in_a_log_of_the_server(application: Guarded) -> None:
+    """Statements travel with their parameters beside them, so that a failing one is logged without its proof."""
     guard, lease = guard_of(application), HandmadeLease(5, claim="a-secret-of-the-test")
-    guard.seal(lease)
+    other = HandmadeLease(9, claim="another-secret-of-the-test", source_id="another")
+    third = sequencer(3, claim="third-secret-of-the-test")
     with guard.transaction(lease):
         pass
     with pytest.raises(fencelock.WrongLockError):
-        guard_of(application).seal(HandmadeLease(9, claim="another-secret-of-the-test", source_id="another"))
+        guard_of(application).seal(other)
+    guard.close(lease)
     with application.database.connect() as native, pytest.raises(psycopg.Error):
-        native.execute(
-            "SELECT fencelock.present(%s, 'reports')", (str(sequencer(3, claim="third-secret-of-the-test")),)
-        )
-    assert "secret-of-the-test" not in application.database.server.log
+        native.execute("SELECT fencelock.present(%s, 'reports')", (str(third),))
+    log = application.database.server.log
+    assert "secret-of-the-test" not in log
+    assert not [shown.proof for shown in (lease.sequencer, other.sequencer, third) if shown.proof in log]
 
 
 def test_doctor_by_the_applications_own_role_finds_nothing(application: Guarded) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.dialect import REFUSED
-from tests.support.guards import HandmadeLease, sequencer
+from tests.support.guards import HandmadeLease, claim_of, sequencer
 
 SET_UP = """
     CREATE TABLE parent (id int PRIMARY KEY);
@@ -187,12 +187,10 @@ def test_g6_a_deferred_trigger_has_to_run_before_the_end_of_a_block_that_does_no
 
 def test_g10_a_transaction_that_closes_its_own_mark_is_not_admitted_any_more(guarded: Guarded) -> None:
     guarded.sealed(5)
-    credential = sequencer(5)
     with guarded.client() as native:
         native.execute("BEGIN")
         guarded.present(native, 5)
-        closed = (credential.lock.encode(), 5, credential.source_id, credential.history_id, credential.claim)
-        native.execute("SELECT fencelock.write_mark('reports', %s, %s, %s, %s, %s, true)", closed)
+        native.execute("SELECT fencelock.close_marks(%s, 'reports')", (claim_of(5),))
         with pytest.raises(psycopg.Error, match=REFUSED):
             native.execute("DELETE FROM reports")
 

@@ -8,7 +8,7 @@ carries it out; only a request that may arrive after its sender has continued is
 from collections.abc import Iterator
 
 from fencelock_lab.model.guard import ModelVerdict, admit, admitted
-from fencelock_lab.model.rules import Rules
+from fencelock_lab.model.rules import Anomaly, Rules
 from fencelock_lab.model.source import draws
 from fencelock_lab.model.world import (
     ACQUIRE,
@@ -22,6 +22,7 @@ from fencelock_lab.model.world import (
     UNREAD,
     WRITE,
     Client,
+    Found,
     Message,
     ModelMark,
     ModelStep,
@@ -121,7 +122,11 @@ def _refused(world: ModelWorld, index: int, name: str, text: str, verdict: Model
     why = f" ({verdict.value})" if verdict is not ModelVerdict.STALE else ""
     text = f"{text}: refused, token {client.token}, mark {mark}{why}"
     over = world.with_client(index, client._replace(phase=IDLE))
-    return ModelStep(client.name, name, text, CALL, is_refused=True), over
+    found: tuple[Found, ...] = ()
+    if world.source.holder == client.claim and mark.token > world.past.top:
+        detail = f"{client.name} holds the lock with token {client.token}, and the mark is {mark}"
+        found = (Found(Anomaly.POISONED, detail),)
+    return ModelStep(client.name, name, text, CALL, is_refused=True, found=found), over
 
 
 def _reads(world: ModelWorld, index: int, resource: int, scene: Scene, rules: Rules) -> Next:

@@ -11,6 +11,7 @@ from fencelock_lab.model.rules import Anomaly, Rules
 from fencelock_lab.model.world import (
     ARRIVAL,
     CHECKED,
+    CLIENTS,
     HOLDING,
     IDLE,
     SCRIPT,
@@ -138,6 +139,8 @@ def _faults_of(world: ModelWorld, message: Message, after: ModelResource, scene:
         found.append(Found(Anomaly.STALE, detail))
     if message.claim in world.past.gone:
         found.append(Found(Anomaly.AFTER_LEAVING, f"{message.claim[0]}'s tenure is over, and it still writes"))
+    if not message.claim.startswith(CLIENTS[message.client]):
+        found.append(Found(Anomaly.STOLEN, f"{CLIENTS[message.client]} writes in the name of {message.claim[0]}"))
     found += _mixed(world, message, scene)
     return tuple(found)
 
@@ -170,4 +173,4 @@ def _step(
 ) -> ModelStep:
     value = len(message.seen[message.resource]) + 1
     text = f"write of {value} {how}"
-    return ModelStep(message.claim[0], scene.resources[message.resource], text, ARRIVAL, is_refused, found)
+    return ModelStep(CLIENTS[message.client], scene.resources[message.resource], text, ARRIVAL, is_refused, found)

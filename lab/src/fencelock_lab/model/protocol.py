@@ -11,6 +11,7 @@ from fencelock_lab.model.faults import fault_steps
 from fencelock_lab.model.guard import arrivals
 from fencelock_lab.model.rules import Rules
 from fencelock_lab.model.source import acquire_arrives, release_arrives, source_steps
+from fencelock_lab.model.strangers import stranger_steps
 from fencelock_lab.model.world import ACQUIRE, CHECKED, RELEASE, Message, ModelWorld, Next, Scene
 
 
@@ -26,6 +27,7 @@ def successors(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[Next]:
                 yield step._replace(text=text), after.with_message(message).spending("duplicates")
     yield from source_steps(world)
     yield from fault_steps(world, scene, rules)
+    yield from stranger_steps(world, scene, rules)
 
 
 def _delivered(world: ModelWorld, message: Message, scene: Scene, rules: Rules) -> Iterator[Next]:

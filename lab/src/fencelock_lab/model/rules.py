@@ -30,6 +30,11 @@ class Rules(NamedTuple):
     epoch_on_restore: bool = True
     claim_once: bool = True
     release_by_claim: bool = True
+    digest_in_mark: bool = True
+    claim_ends: bool = True
+    rights: bool = True
+    ceiling: bool = True
+    signatures: bool = True
 
     def without(self, name: str) -> "Rules":
         """Return these rules with one switched off; `name` as in RULES."""
@@ -58,6 +63,8 @@ class Anomaly(Enum):
     TOKEN_AGAIN = "a token is issued that is not above all before it"
     GRANTED_AGAIN = "a claim is granted after it has ended"
     FOREIGN_RELEASE = "a release ends another claim's lease"
+    STOLEN = "a write is accepted in the name of another's lease"
+    POISONED = "a holder is refused by a token that no source has issued"
 
 
 RULES = {
@@ -123,5 +130,22 @@ RULES = {
     ),
     "release-by-claim": Rule(
         "H4", "a release ends the lease of its own claim only", "a release frees the lock, whichever claim holds it"
+    ),
+    "digest-in-mark": Rule(
+        "G12",
+        "a mark has a digest of what its lease presents",
+        "a mark has what its lease presents, and anybody who reads the mark can present it",
+    ),
+    "claim-ends": Rule(
+        "G12",
+        "a lease is ended by its claim, which no sequencer shows",
+        "a sequencer shows the claim, and anybody who is shown it can release the lease",
+    ),
+    "rights": Rule("G12", "a role seals only with a right", "every role that reaches the store may seal"),
+    "ceiling": Rule(
+        "G12", "a token that no source can have issued by now is refused", "any token above the mark raises it"
+    ),
+    "signatures": Rule(
+        "G12", "a mark is raised only by what its source has signed", "a role with the right seals with any token"
     ),
 }

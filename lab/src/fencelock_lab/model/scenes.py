@@ -91,6 +91,22 @@ SCENES = {
         clients=3,
         faults=Faults(source_slips=1),
     ),
+    "readers": Scene(
+        "a late client reads its successor's mark; a service is shown a sequencer",
+        (*_ALWAYS, Anomaly.STOLEN),
+        faults=Faults(thefts=1, shown=1),
+    ),
+    "forgers": Scene(
+        "tokens are made up, by a role without the right and by accident",
+        (*_ALWAYS, Anomaly.POISONED),
+        faults=Faults(outsiders=1, accidents=1),
+    ),
+    "signed": Scene(
+        "a role with the right makes up a token, at a resource that requires signatures",
+        (*_ALWAYS, Anomaly.POISONED),
+        faults=Faults(insiders=1),
+        is_signed=True,
+    ),
     "storm": Scene(
         "all may happen at once: source and resource lose power and are restored",
         _ALWAYS,
@@ -137,6 +153,11 @@ CASES = (
     Case("epoch-on-restore", "source", Anomaly.TOKEN_AGAIN),
     Case("claim-once", "leaving", Anomaly.GRANTED_AGAIN),
     Case("release-by-claim", "leaving", Anomaly.FOREIGN_RELEASE),
+    Case("digest-in-mark", "readers", Anomaly.STOLEN),
+    Case("claim-ends", "readers", Anomaly.FOREIGN_RELEASE),
+    Case("rights", "forgers", Anomaly.POISONED),
+    Case("ceiling", "forgers", Anomaly.POISONED),
+    Case("signatures", "signed", Anomaly.POISONED),
 )
 
 LIMITS = {
@@ -159,6 +180,11 @@ LIMITS = {
         (Anomaly.MIXED,),
         resources=("stock", "orders"),
         faults=Faults(resource_slips=1),
+    ),
+    "insider": Scene(
+        "a role with the right makes up a token, at a resource that requires no signatures",
+        (Anomaly.POISONED,),
+        faults=Faults(insiders=1),
     ),
     "source slip": Scene(
         "the source goes back, unnoticed, so that no epoch is raised",

@@ -114,6 +114,11 @@ class Faults(NamedTuple):
     switches: int = 0
     scripts: int = 0
     breaks: int = 0
+    thefts: int = 0
+    shown: int = 0
+    outsiders: int = 0
+    insiders: int = 0
+    accidents: int = 0
 
 
 class Breaking(NamedTuple):
@@ -209,7 +214,10 @@ Next = tuple[ModelStep, ModelWorld]
 
 
 class Scene(NamedTuple):
-    """A small world to explore: its numbers of clients and tenures, its faults, and the anomalies that it excludes."""
+    """A small world to explore: its numbers of clients and tenures, its faults, and the anomalies that it excludes.
+
+    `is_signed`: its resources require signatures.
+    """
 
     title: str
     promised: tuple[Anomaly, ...]
@@ -220,6 +228,7 @@ class Scene(NamedTuple):
     faults: Faults = Faults()
     leaves: bool = False
     is_observed: bool = False
+    is_signed: bool = False
 
     def start(self) -> ModelWorld:
         """Return the first state, before any token and any write."""

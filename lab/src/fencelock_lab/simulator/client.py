@@ -202,9 +202,9 @@ class SimulatedClient:
     def _close(self, lease: SimulatedLease) -> Body:
         for store, scope in zip(self._stores, self._scopes, strict=True):
             try:
-                yield from over(self._session(store), guarding.close(scope, lease.sequencer, lease.tenure))
+                yield from over(self._session(store), guarding.close(scope, lease.sequencer, lease.claim, lease.tenure))
                 for resource in store.resources:
-                    self._places_oracle.left(lease.claim, resource)
+                    self._places_oracle.left(lease.sequencer.digest, resource)
             except FencelockError as error:
                 self._judge(error, lease)
 
@@ -242,10 +242,10 @@ class SimulatedClient:
                 raise Violation(f"G5: the only lock's lease is refused as another's: {error}") from error
             case SealLostError():
                 resources = (resource for store in self._stores for resource in store.resources)
-                if not any(self._places_oracle.is_lost(lease.claim, resource) for resource in resources):
+                if not any(self._places_oracle.is_lost(lease.sequencer.digest, resource) for resource in resources):
                     raise Violation(f"G9: no seal of {lease.claim} was lost: {error}") from error
             case StaleTokenError():
-                is_own = self._places_oracle.is_own(error.resource, lease.claim)
+                is_own = self._places_oracle.is_own(error.resource, lease.sequencer.digest)
                 if is_own and error.mark == error.token:
                     raise Violation(f"G1: a holder's own token is refused: {error}") from error
             case _:

@@ -61,25 +61,25 @@ def _forget_to_raise(self: SimulatedSource) -> None:
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
-def _never_over(self: Ledger, claim: str, born_us: int) -> bool:
+def _never_over(self: Ledger, digest: str, born_us: int) -> bool:
     return False
 
 
 def _release_by_name(self: Ledger, request: ask.Release, now_us: int) -> Any:
     row = self.locks.get(request.lock)
-    claim = row.claim if row is not None and row.claim else request.claim
-    return _release(self, request._replace(claim=claim), now_us)
+    digest = row.digest if row is not None and row.digest else request.claim
+    return _release(self, request._replace(claim=digest), now_us)
 
 
 def _renew_the_expired(self: Ledger, request: ask.Renew, now_us: int) -> ask.Renewed:
     renewed, lost = {}, {}
-    for lock, claim in request.leases:
+    for lock, digest in request.leases:
         row = self.locks.get(lock)
-        if row is not None and row.claim == claim:
+        if row is not None and row.digest == digest:
             self.locks[lock] = row._replace(deadline_ms=now_us // 1000 + row.ttl_ms)
-            renewed[claim] = row.ttl_ms
+            renewed[digest] = row.ttl_ms
         else:
-            lost[claim] = "it is not yours"
+            lost[digest] = "it is not yours"
     return ask.Renewed(renewed, lost)
 
 
@@ -94,7 +94,7 @@ def _no_deadline(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
 
 def _no_expiry(self: Ledger, lock: str, now_ms: int) -> bool:
     row = self.locks.get(lock)
-    return row is None or row.claim is None
+    return row is None or row.digest is None
 
 
 class _NoReply:
@@ -108,7 +108,7 @@ def _nobody_waits(self: Ledger, lock: str, now_ms: int) -> None:
 
 def _last_first(self: Ledger, lock: str, now_ms: int) -> str | None:
     queue = self.queues.get(lock, {})
-    return next((claim for claim in reversed(queue) if queue[claim].deadline_ms > now_ms), None)
+    return next((digest for digest in reversed(queue) if queue[digest].deadline_ms > now_ms), None)
 
 
 def _poll_that_revives(self: Ledger, request: ask.Poll, now_us: int) -> Any:
@@ -206,7 +206,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "H8: a queue entry that expired comes back": ((Ledger, "_poll", _poll_that_revives),),
     "G1: admit asks for a strictly higher token": ((guarding, "admit", _strictly_higher),),
     "G1: a lower token is admitted": ((guarding, "admit", _stale_or_not),),
-    "G1: the mark does not know its claim": (
+    "G1: the mark does not know its lease": (
         (admitting, "_check_same_tenure", _nothing),
         (MemoryResourceSession, "is_own", _token_alone),
     ),

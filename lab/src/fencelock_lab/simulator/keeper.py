@@ -13,7 +13,7 @@ from fencelock._flows.tenure import Tenure
 from fencelock._keeper.record import EXPIRED, HELD, LOST
 from fencelock._keeper.schedule import Schedule
 from fencelock.errors import FencelockError
-from fencelock.model import Sequencer
+from fencelock.model import Sequencer, digest_of_claim, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.simulator.kernel import SimulatedProcess
 
@@ -36,7 +36,7 @@ class SimulatedLease:
         self.token = grant.token
         self.tenure = Tenure()
         self.has_unknown_write = False
-        self.sequencer = Sequencer(grant.source_id, grant.history_id, self.lock, grant.token, self.claim)
+        self.sequencer = Sequencer(grant.source_id, grant.history_id, self.lock, grant.token, one_way(self.claim))
 
     def is_believed(self, now_ms: int) -> bool:
         """Return whether the holder relies on the lease, as `LeaseRecord.is_held` decides."""
@@ -66,13 +66,13 @@ class SimulatedKeeper:
         """Start to renew a new lease."""
         self._relied_on(lease)
         self.schedule.add(lease, now_ms)  # type: ignore[arg-type]
-        self._wake(self._channel)
+        self._wake(digest_of_claim(self._channel))
 
     def abandon(self, claimed: SimulatedLease | Attempt) -> None:
         """Release a claim that the source may hold, as soon as the source is reachable."""
         if claimed.claim is not None:
             self.abandoned[claimed.claim] = claimed.lock
-            self._wake(self._channel)
+            self._wake(digest_of_claim(self._channel))
 
     def run(self) -> Body:
         """Run the keeper's loop; it never ends."""

@@ -12,6 +12,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 US_PER_MS = 1000
+CALENDAR_S = 1_800_000_000
+"""When a world begins, in seconds since 1970."""
 START_US = 1_000_000_000
 Action = Callable[..., None]
 
@@ -53,6 +55,11 @@ class SimulatedKernel:
     def now_ms(self) -> int:
         """The time in milliseconds, rounded down."""
         return self.now_us // US_PER_MS
+
+    @property
+    def calendar_s(self) -> int:
+        """Seconds since 1970 on each calendar: a minute passes in every microsecond, so histories lie apart (T7)."""
+        return CALENDAR_S + 60 * (self.now_us - START_US)
 
     def at(self, when_us: int, action: Action, *arguments: Any) -> None:
         """Plan an action."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.model import digest_of_claim
 from fencelock.protocol import guard_requests as guard
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.simulator.kernel import PENDING, US_PER_MS, SimulatedKernel, SimulatedProcess, Sleep, Task
@@ -84,7 +85,7 @@ class SimulatedNetwork:
             self._claims += 1
             return f"c{self._claims}", self.kernel.now_us
         if kind is ask.Listen:
-            self._listening[task] = request.claim
+            self._listening[task] = digest_of_claim(request.claim)
             return None
         if kind is Sleep:
             task.reply(task.ticket, request.duration_us, None)
@@ -146,27 +147,27 @@ class SimulatedNetwork:
 
     # --- notifications ------------------------------------------------------------------------------------------------
     def _notify_head(self, lock: str) -> None:
-        claim = self.source.head(lock)
-        if claim is not None and not self.kernel.chance(self.odds.notification_lost):
-            self.kernel.after(self._delay(), self.notify, claim)
+        digest = self.source.head(lock)
+        if digest is not None and not self.kernel.chance(self.odds.notification_lost):
+            self.kernel.after(self._delay(), self.notify, digest)
 
-    def notify(self, claim: str) -> None:
-        """Wake the task that listens for this claim, now or at its next wait."""
-        sleeper = self._sleepers.pop(claim, None)
+    def notify(self, digest: str) -> None:
+        """Wake the task that listens for the claim with this digest, now or at its next wait."""
+        sleeper = self._sleepers.pop(digest, None)
         if sleeper is None:
-            self._notified.add(claim)
+            self._notified.add(digest)
         else:
             task, ticket = sleeper
             task.reply(ticket, 0, None)
 
     def _wait(self, task: Task, timeout_ms: int) -> None:
-        claim = self._listening.get(task)
-        if claim in self._notified:
-            self._notified.discard(claim)
+        digest = self._listening.get(task)
+        if digest in self._notified:
+            self._notified.discard(digest)
             task.reply(task.ticket, 0, None)
             return
-        if claim is not None:
-            self._sleepers[claim] = (task, task.ticket)
+        if digest is not None:
+            self._sleepers[digest] = (task, task.ticket)
         task.reply(task.ticket, timeout_ms * US_PER_MS, None)
 
     # --- guarded stores -----------------------------------------------------------------------------------------------

@@ -205,7 +205,10 @@ class SourceOracle:
 
 
 class ResourceOracle:
-    """Checks reads and commits at the guarded resources: G1, G2, G3, G5, G8, G9, G10, and lost increments."""
+    """Checks reads and commits at the guarded resources: G1, G2, G3, G5, G8, G9, G10, and lost increments.
+
+    It knows a tenure by its digest, as a mark does.
+    """
 
     def __init__(self, resources: Iterable[str]) -> None:
         self.acknowledged: dict[str, list[Write]] = {}
@@ -222,13 +225,13 @@ class ResourceOracle:
         self._owners: dict[str, str | None] = {}
         self._left: set[tuple[str, str]] = set()
 
-    def read(self, claim: str, token: int, resource: str) -> None:
+    def read(self, digest: str, token: int, resource: str) -> None:
         """Check a tenure's read from a resource of the lock."""
-        self._check_owner(claim, resource, "read")
+        self._check_owner(digest, resource, "read")
         for other, sealed in self._sealed.items():
-            if sealed < token and (claim, other) not in self._lost_seals:
+            if sealed < token and (digest, other) not in self._lost_seals:
                 raise Violation(f"G2: token {token} read {resource!r} before it had sealed {other!r}")
-        self._used.add((claim, resource))
+        self._used.add((digest, resource))
         self._readers = max(self._readers, token)
 
     def marked(self, before: Mark | None, after: Mark) -> None:
@@ -237,44 +240,44 @@ class ResourceOracle:
         if before is not None and after.token < before.token:
             raise Violation(f"G8: the mark of {resource!r} went down from {before.token} to {after.token}")
         self._sealed[resource] = max(self._sealed[resource], after.token)
-        self._owners[resource] = None if after.is_closed else after.claim
-        if after.claim is None:
+        self._owners[resource] = None if after.is_closed else after.digest
+        if after.digest is None:
             self._closed[resource] = max(self._closed.get(resource, 0), after.token)
             return
-        seal = (after.claim, resource)
+        seal = (after.digest, resource)
         if seal in self._void and not after.is_closed:
-            raise Violation(f"G9: claim {after.claim} sealed {resource!r} again, after its first seal was lost")
+            raise Violation(f"G9: the lease of {after.digest} sealed {resource!r} again, after its first seal was lost")
         self._sealers.add(seal)
         if after.is_closed:
             self._closed[resource] = max(self._closed.get(resource, 0), after.token)
 
-    def written(self, resource: str, claim: str | None, token: int, before: tuple[Any, ...], after: Any) -> None:
-        """Check a committed value of the resource; `claim` is None if the client presented no claim."""
-        if claim is None:
+    def written(self, resource: str, digest: str | None, token: int, before: tuple[Any, ...], after: Any) -> None:
+        """Check a committed value of the resource; `digest` is None if the client presented no sequencer."""
+        if digest is None:
             raise Violation(f"G6: {resource!r} was written without a token")
-        self._check_owner(claim, resource, "wrote")
+        self._check_owner(digest, resource, "wrote")
         if token < self._sealed[resource]:
             raise Violation(f"G1: token {token} wrote to {resource!r}, sealed with {self._sealed[resource]} before")
         if token <= self._closed.get(resource, 0):
             raise Violation(f"G10: token {token} wrote to {resource!r} after {self._closed[resource]} was closed there")
-        if (claim, resource) in self._left:
-            raise Violation(f"G10: claim {claim} wrote to {resource!r} after it had been told that it left")
+        if (digest, resource) in self._left:
+            raise Violation(f"G10: the lease of {digest} wrote to {resource!r} after it had been told that it left")
         if token < self._readers:
             raise Violation(f"G2: token {token} wrote to {resource!r} after the holder of {self._readers} had read")
-        if (claim, resource) in self._void:
-            raise Violation(f"G9: claim {claim} wrote to {resource!r} after its seal there was lost")
+        if (digest, resource) in self._void:
+            raise Violation(f"G9: the lease of {digest} wrote to {resource!r} after its seal there was lost")
         if after[: len(before)] != before:
             raise Violation(f"an increment of {resource!r} was overwritten: {before} became {after}")
 
-    def _check_owner(self, claim: str, resource: str, what: str) -> None:
+    def _check_owner(self, digest: str, resource: str, what: str) -> None:
         owner = self._owners.get(resource)
-        if owner not in (None, claim):
-            raise Violation(f"G1: claim {claim} {what} {resource!r} under the mark of {owner}")
+        if owner not in (None, digest):
+            raise Violation(f"G1: the lease of {digest} {what} {resource!r} under the mark of {owner}")
 
-    def left(self, claim: str, resource: str) -> None:
+    def left(self, digest: str, resource: str) -> None:
         """Note that a client knows that it has closed the resource for its own token."""
-        self._used.add((claim, resource))
-        self._left.add((claim, resource))
+        self._used.add((digest, resource))
+        self._left.add((digest, resource))
 
     def outranked(self, resource: str, token: int) -> None:
         """Note that an operator knows that the resource refuses every token up to this one."""
@@ -286,9 +289,9 @@ class ResourceOracle:
         if write not in self._lost_writes:
             self.acknowledged.setdefault(resource, []).append(write)
 
-    def is_own(self, resource: str, claim: str) -> bool:
+    def is_own(self, resource: str, digest: str) -> bool:
         """Return whether the resource's mark belongs to this tenure and is open."""
-        return self._owners.get(resource) == claim
+        return self._owners.get(resource) == digest
 
     def restored(
         self, marks: dict[str, Mark | None], before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]]
@@ -297,24 +300,24 @@ class ResourceOracle:
         self._readers = 0
         for resource, mark in marks.items():
             token = mark.token if mark else 0
-            is_shut = mark is not None and (mark.is_closed or mark.claim is None)
+            is_shut = mark is not None and (mark.is_closed or mark.digest is None)
             self._sealed[resource] = token
             self._closed[resource] = token if is_shut else 0
             self._left = {one for one in self._left if one[1] != resource}
-            for claim, sealed in self._sealers:
+            for digest, sealed in self._sealers:
                 if sealed == resource:
-                    is_kept = mark is not None and mark.claim == claim
-                    self._lost_seals -= {(claim, resource)}
-                    self._lost_seals |= set() if is_kept else {(claim, resource)}
+                    is_kept = mark is not None and mark.digest == digest
+                    self._lost_seals -= {(digest, resource)}
+                    self._lost_seals |= set() if is_kept else {(digest, resource)}
             self._void = self._lost_seals & self._used
-            self._owners[resource] = None if mark is None or is_shut else mark.claim
+            self._owners[resource] = None if mark is None or is_shut else mark.digest
             kept = set(after[resource])
             self._lost_writes.update(write for write in before[resource] if write not in kept)
             self.acknowledged[resource] = [write for write in self.acknowledged.get(resource, ()) if write in kept]
 
-    def is_lost(self, claim: str, resource: str) -> bool:
+    def is_lost(self, digest: str, resource: str) -> bool:
         """Return whether a restore removed this tenure's seal, so that SealLostError is the right answer."""
-        return (claim, resource) in self._lost_seals
+        return (digest, resource) in self._lost_seals
 
     def check_acknowledged(self, resource: str, value: tuple[Any, ...]) -> None:
         """Check at the end that the value contains every acknowledged increment."""

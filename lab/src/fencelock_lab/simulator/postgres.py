@@ -22,7 +22,7 @@ from fencelock.stores.postgres.connection.errors import map_error
 from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.codec import SQL
 from fencelock.stores.sql import source as sql_source
-from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedKernel, SimulatedProcess, Violation
+from fencelock_lab.simulator.kernel import CALENDAR_S, US_PER_MS, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.oracle import Belief
 from fencelock_lab.simulator.postgres_database import SimulatedDatabase
 from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, StatementMessage, store_at
@@ -31,7 +31,6 @@ from fencelock_lab.simulator.source import MAX_BACKUPS, SimulatedSource
 from fencelock_lab.simulator.world import SimulatedWorld
 
 BASE_US = 1_800_000_000_000_000
-CALENDAR_S = 1_800_000_000
 MAX_SKEW_US = 10 * 86_400_000_000
 CRASH_ODDS = 0.3
 """The share of worlds whose server crashes repeatedly, in addition to those that draw this fault anyway."""

@@ -6,7 +6,6 @@ gets a new one after an error and after the server changes. Behind a pooler a st
 present on arrival. The server itself sends the notifications, and they may be lost.
 """
 
-import hashlib
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -109,7 +108,6 @@ class PostgresNetwork(SimulatedNetwork):
     def __init__(self, kernel: Any, source: Any) -> None:
         super().__init__(kernel, source)
         self._stores: dict[SimulatedProcess, PostgresSource] = {}
-        self._claims_by_digest: dict[str, str] = {}
 
     def answer(self, task: Task, request: Any) -> Any:
         """Return the reply to a local request; send any other request and answer it later."""
@@ -121,8 +119,6 @@ class PostgresNetwork(SimulatedNetwork):
             else:
                 self._deliver_setup(task, request)
             return PENDING
-        if type(request) is ask.Listen:
-            self._claims_by_digest[hashlib.sha256(request.claim.encode()).hexdigest()] = request.claim
         return super().answer(task, request)
 
     def _to_source(self, task: Task, request: Any) -> None:
@@ -144,7 +140,6 @@ class PostgresNetwork(SimulatedNetwork):
     def _execute(self, message: StatementMessage) -> Any:
         answer = self.source.execute(message)
         for digest in self.source.database.take_notified():
-            claim = self._claims_by_digest.get(digest)
-            if claim is not None and not self.kernel.chance(self.odds.notification_lost):
-                self.kernel.after(self._delay(), self.notify, claim)
+            if not self.kernel.chance(self.odds.notification_lost):
+                self.kernel.after(self._delay(), self.notify, digest)
         return answer

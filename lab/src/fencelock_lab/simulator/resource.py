@@ -21,7 +21,7 @@ class SimulatedResource(MemoryResource):
     def __init__(
         self, kernel: SimulatedKernel, oracle: ResourceOracle, name: str, resources: tuple[str, ...], lock: str
     ) -> None:
-        super().__init__()
+        super().__init__(unix_s=lambda: kernel.calendar_s)
         self.kernel = kernel
         self.oracle = oracle
         self.name = name
@@ -68,7 +68,7 @@ class SimulatedSession(MemoryResourceSession):
         """Return a value, and report the read to the oracle."""
         sequencer = self.presented.get(table)
         if sequencer is not None:
-            self.target.oracle.read(sequencer.claim, sequencer.token, table)
+            self.target.oracle.read(sequencer.digest, sequencer.token, table)
         return super().get(table, key)
 
     def publish(self) -> None:
@@ -82,7 +82,7 @@ class SimulatedSession(MemoryResourceSession):
             value = after.data[resource, KEY]
             if value != before.data[resource, KEY]:
                 sequencer = self.presented.get(resource)
-                claim, token = (sequencer.claim, sequencer.token) if sequencer else (None, 0)
+                digest, token = (sequencer.digest, sequencer.token) if sequencer else (None, 0)
                 store.kernel.trace(store.name, "commits {} of {} by token {}", value[-1:], resource, token)
-                store.oracle.written(resource, claim, token, before.data[resource, KEY], value)
+                store.oracle.written(resource, digest, token, before.data[resource, KEY], value)
         super().publish()

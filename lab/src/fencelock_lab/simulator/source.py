@@ -53,7 +53,7 @@ class SimulatedSource:
         self._durable = self.ledger.copy()
 
     def head(self, lock: str) -> str | None:
-        """Return the claim at the head of the queue, which a release notifies."""
+        """Return the digest of the claim at the head of the queue, which a release notifies."""
         return self.ledger.head(lock, self.kernel.now_ms)
 
     def stop(self) -> None:

@@ -142,7 +142,7 @@ class SQLiteLedger:
         self._connection.perform(ask.ReserveBlock())
 
     def head(self, lock: str, now_ms: int) -> str | None:
-        """Return the claim at the head of the queue."""
+        """Return the digest of the claim at the head of the queue."""
         row = self._connection.database.execute(identity.SQL.read_head, {"lock": lock}).fetchone()
         return row[0] if row else None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fencelock._flows import admin, renewal
 from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
-from fencelock.model import Sequencer
+from fencelock.model import Sequencer, one_way
 from fencelock_lab.simulator.client import SimulatedClient, over
 from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Line, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.network import Odds, SimulatedNetwork
@@ -184,7 +184,7 @@ class SimulatedWorld:
         def body() -> Any:
             try:
                 broken = yield from renewal.break_lock(LOCK, claim, "operator", "it hangs")
-                sequencer = Sequencer(broken.source_id, broken.history_id, LOCK, broken.token, claim)
+                sequencer = Sequencer(broken.source_id, broken.history_id, LOCK, broken.token, one_way(claim))
                 for store in self.stores:
                     scope = Scope(f"memory://{store.name}", store.resources, LOCK)
                     yield from over(SimulatedSession(store), admin.outrank(scope, sequencer, "operator", "it hangs"))

@@ -123,7 +123,7 @@ class RunSession:
         for url in self._options.guards:
             try:
                 for guard in guards_of(url, lease.lock):
-                    guard.close(lease.sequencer)
+                    guard.close(lease)
             except fencelock.FencelockError as error:
                 where = guard_url(url)
                 complain(f"the guard {where} was not closed, so processes with CMD's token can still write: {error}")

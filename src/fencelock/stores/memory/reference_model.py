@@ -2,15 +2,17 @@
 
 Promise: `answer` takes a request and the time, changes the state and returns the reply, in one step; equal states give
 equal replies. A token above the bound is never issued, a claim is granted at most once, and a waiter whose queue entry
-has expired is not granted. The memory store adds a mutex, the simulator adds a network and crashes.
+has expired is not granted. The state has digests of claims, never a claim or a proof (G12). The memory store adds a
+mutex, the simulator adds a network and crashes.
 Never: I/O, a clock of its own, or a random draw.
 """
 
 from typing import Any, ClassVar, NamedTuple
 
 from fencelock.errors import SourceError
-from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, LockInfo, SourceInfo
+from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, LockInfo, SourceInfo, one_way
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.hashed_claims import hash_claims, restore_claims
 
 BLOCK_TOKENS = 1000
 """Tokens reserved at once, and the most that an unclean start can skip."""
@@ -25,10 +27,10 @@ _US_PER_MS = 1000
 
 
 class LockRow(NamedTuple):
-    """A lock that was taken at least once; without a claim it is free. The deadline is on the source's clock."""
+    """A lock that was taken at least once; without a digest it is free. The deadline is on the source's clock."""
 
     token: int
-    claim: str | None
+    digest: str | None
     holder: str | None
     ttl_ms: int
     deadline_ms: int
@@ -36,7 +38,7 @@ class LockRow(NamedTuple):
 
     def remaining_ms(self, now_ms: int) -> int:
         """Return the lease's time left, at most its ttl (H1)."""
-        return 0 if self.claim is None else max(0, min(self.deadline_ms - now_ms, self.ttl_ms))
+        return 0 if self.digest is None else max(0, min(self.deadline_ms - now_ms, self.ttl_ms))
 
 
 class Waiter(NamedTuple):
@@ -48,7 +50,7 @@ class Waiter(NamedTuple):
 
 
 Queue = dict[str, Waiter]
-"""The waiters of one lock by their claims, in order of arrival."""
+"""The waiters of one lock by their digests, in order of arrival."""
 
 
 class ReferenceModel:
@@ -68,8 +70,9 @@ class ReferenceModel:
         self._block_tokens = block_tokens
 
     def answer(self, request: Any, now_us: int) -> ask.SourceReply:
-        """Answer one request of `protocol/source_requests.py`."""
-        return getattr(self, self.ANSWERS[type(request)])(request, now_us)  # type: ignore[no-any-return]
+        """Answer one request of `protocol/source_requests.py`, whose claim becomes its digest for the methods below."""
+        reply: ask.SourceReply = getattr(self, self.ANSWERS[type(request)])(hash_claims(request), now_us)
+        return restore_claims(request, reply) if isinstance(reply, ask.Renewed) else reply
 
     def copy(self) -> "ReferenceModel":
         """Return an independent copy."""
@@ -82,15 +85,15 @@ class ReferenceModel:
         return twin
 
     def head(self, lock: str, now_ms: int) -> str | None:
-        """Return the claim whose turn it is: the first waiter whose entry has not expired."""
+        """Return the digest of the claim whose turn it is: the first waiter whose entry has not expired."""
         queue = self.queues.get(lock, {})
-        return next((claim for claim, waiter in queue.items() if waiter.deadline_ms > now_ms), None)
+        return next((digest for digest, waiter in queue.items() if waiter.deadline_ms > now_ms), None)
 
     # --- acquire and wait ---------------------------------------------------------------------------------------------
     def _acquire(self, request: ask.Acquire, now_us: int) -> ask.SourceReply:
         now_ms = now_us // _US_PER_MS
         row = self.locks.get(request.lock)
-        if row is not None and row.claim == request.claim:
+        if row is not None and row.digest == request.claim:
             return self._granted_before(row, now_ms)
         if request.claim in self.queues.get(request.lock, ()):
             return self._take_turn(request.lock, request.claim, now_us)
@@ -100,9 +103,9 @@ class ReferenceModel:
             return self._grant(request.lock, request.claim, request.holder, request.ttl_ms, now_us)
         return self._enqueue(request, now_us) if request.may_wait else ask.Busy()
 
-    def is_over(self, claim: str, born_us: int) -> bool:
+    def is_over(self, digest: str, born_us: int) -> bool:
         """Return whether the claim has ended, or is so old that it may have (H4)."""
-        return claim in self.ended_us or born_us <= self.refuse_born_until_us
+        return digest in self.ended_us or born_us <= self.refuse_born_until_us
 
     def _is_free(self, lock: str, now_ms: int) -> bool:
         row = self.locks.get(lock)
@@ -114,14 +117,14 @@ class ReferenceModel:
             return ask.ClaimEnded()
         return ask.Granted(row.token, remaining_ms, self.source_id, self.history_id)
 
-    def _grant(self, lock: str, claim: str, holder: str, ttl_ms: int, now_us: int) -> ask.SourceReply:
+    def _grant(self, lock: str, digest: str, holder: str, ttl_ms: int, now_us: int) -> ask.SourceReply:
         if self.counter >= self.bound:
             return ask.BlockSpent()
         before = self.locks.get(lock)
-        if before is not None and before.claim is not None:
-            self.remember_ended(before.claim, now_us)
+        if before is not None and before.digest is not None:
+            self.remember_ended(before.digest, now_us)
         self.counter += 1
-        self.locks[lock] = LockRow(self.counter, claim, holder, ttl_ms, now_us // _US_PER_MS + ttl_ms)
+        self.locks[lock] = LockRow(self.counter, digest, holder, ttl_ms, now_us // _US_PER_MS + ttl_ms)
         return ask.Granted(self.counter, ttl_ms, self.source_id, self.history_id)
 
     def _enqueue(self, request: ask.Acquire, now_us: int) -> ask.SourceReply:
@@ -133,68 +136,68 @@ class ReferenceModel:
 
     def _poll(self, request: ask.Poll, now_us: int) -> ask.SourceReply:
         row = self.locks.get(request.lock)
-        if row is not None and row.claim == request.claim:
+        if row is not None and row.digest == request.claim:
             return self._granted_before(row, now_us // _US_PER_MS)
         return self._take_turn(request.lock, request.claim, now_us)
 
-    def _take_turn(self, lock: str, claim: str, now_us: int) -> ask.SourceReply:
+    def _take_turn(self, lock: str, digest: str, now_us: int) -> ask.SourceReply:
         """Grant the lock to a waiter whose turn it is, or refresh its entry and return how long to sleep."""
         now_ms = now_us // _US_PER_MS
         self._drop_dead_waiters(lock, now_us)
         queue = self.queues.get(lock, {})
-        waiter = queue.get(claim)
+        waiter = queue.get(digest)
         if waiter is None:
             return ask.ClaimEnded()
-        is_head = self.head(lock, now_ms) == claim
+        is_head = self.head(lock, now_ms) == digest
         if is_head and self._is_free(lock, now_ms):
-            reply = self._grant(lock, claim, waiter.holder, waiter.ttl_ms, now_us)
+            reply = self._grant(lock, digest, waiter.holder, waiter.ttl_ms, now_us)
             if isinstance(reply, ask.Granted):
-                self._leave_queue(lock, claim)
+                self._leave_queue(lock, digest)
             return reply
-        queue[claim] = waiter._replace(deadline_ms=now_ms + waiter.ttl_ms)
+        queue[digest] = waiter._replace(deadline_ms=now_ms + waiter.ttl_ms)
         if is_head:
             return ask.Queued(min(self.locks[lock].remaining_ms(now_ms), HEAD_WAIT_MS, waiter.ttl_ms // 3))
-        claims = list(queue)
-        predecessor = queue[claims[claims.index(claim) - 1]]
+        digests = list(queue)
+        predecessor = queue[digests[digests.index(digest) - 1]]
         return ask.Queued(min(predecessor.deadline_ms - now_ms, waiter.ttl_ms // 3))
 
     def _drop_dead_waiters(self, lock: str, now_us: int) -> None:
         queue = self.queues.get(lock, {})
-        for claim in [claim for claim, waiter in queue.items() if waiter.deadline_ms <= now_us // _US_PER_MS]:
-            self._leave_queue(lock, claim)
-            self.remember_ended(claim, now_us)
+        for digest in [digest for digest, waiter in queue.items() if waiter.deadline_ms <= now_us // _US_PER_MS]:
+            self._leave_queue(lock, digest)
+            self.remember_ended(digest, now_us)
 
-    def _leave_queue(self, lock: str, claim: str) -> None:
+    def _leave_queue(self, lock: str, digest: str) -> None:
         queue = self.queues.get(lock, {})
-        queue.pop(claim, None)
+        queue.pop(digest, None)
         if not queue:
             self.queues.pop(lock, None)
 
     # --- keep and end -------------------------------------------------------------------------------------------------
     def _renew(self, request: ask.Renew, now_us: int) -> ask.SourceReply:
         renewed, lost = {}, {}
-        for lock, claim in request.leases:
+        for lock, digest in request.leases:
             row = self.locks.get(lock)
-            if row is not None and row.claim == claim and row.remaining_ms(now_us // _US_PER_MS):
+            if row is not None and row.digest == digest and row.remaining_ms(now_us // _US_PER_MS):
                 self.locks[lock] = row._replace(deadline_ms=now_us // _US_PER_MS + row.ttl_ms)
-                renewed[claim] = row.ttl_ms
+                renewed[digest] = row.ttl_ms
             else:
-                lost[claim] = self._why_lost(row, claim)
+                lost[digest] = self._why_lost(row, digest)
         return ask.Renewed(renewed, lost)
 
-    def _why_lost(self, row: LockRow | None, claim: str) -> str:
+    def _why_lost(self, row: LockRow | None, digest: str) -> str:
         if row is None:
             return "the source no longer knows the lock"
-        if row.claim == claim:
+        if row.digest == digest:
             return "it expired at the source before it was renewed"
-        if row.claim is not None:
+        if row.digest is not None:
             return f"{row.holder} holds the lock now, with token {row.token}"
         return row.ended or "it ended at the source"
 
     def _release(self, request: ask.Release, now_us: int) -> ask.SourceReply:
         row = self.locks.get(request.lock)
         was_held = False
-        if row is not None and row.claim == request.claim:
+        if row is not None and row.digest == request.claim:
             was_held = row.remaining_ms(now_us // _US_PER_MS) > 0
             self._free(request.lock, row, "it was released", now_us)
         self._leave_queue(request.lock, request.claim)
@@ -202,13 +205,13 @@ class ReferenceModel:
         return ask.Released(was_held)
 
     def _free(self, lock: str, row: LockRow, ended: str, now_us: int) -> None:
-        if row.claim is not None:
-            self.remember_ended(row.claim, now_us)
-            self.locks[lock] = row._replace(claim=None, holder=None, deadline_ms=0, ended=ended)
+        if row.digest is not None:
+            self.remember_ended(row.digest, now_us)
+            self.locks[lock] = row._replace(digest=None, holder=None, deadline_ms=0, ended=ended)
 
-    def remember_ended(self, claim: str, now_us: int) -> None:
-        """Refuse this claim from now on."""
-        self.ended_us.setdefault(claim, now_us)
+    def remember_ended(self, digest: str, now_us: int) -> None:
+        """Refuse the claim with this digest from now on."""
+        self.ended_us.setdefault(digest, now_us)
         while len(self.ended_us) > MAX_ENDED_CLAIMS:
             oldest = next(iter(self.ended_us))
             self.refuse_born_until_us = max(self.refuse_born_until_us, self.ended_us.pop(oldest))
@@ -273,6 +276,13 @@ class ReferenceModel:
     def _inspect(self, request: ask.Inspect, now_us: int) -> ask.SourceReply:
         return self._info(request.lock, now_us // _US_PER_MS)
 
+    def _check(self, request: ask.Check, now_us: int) -> ask.SourceReply:
+        row = self.locks.get(request.lock)
+        if row is None:
+            return ask.Checked(0, None)
+        is_its = row.digest == one_way(request.proof) and request.history_id == self.history_id
+        return ask.Checked(row.remaining_ms(now_us // _US_PER_MS) if is_its else 0, row.token)
+
     def _list(self, request: ask.ListLocks, now_us: int) -> ask.SourceReply:
         names = sorted(name for name in self.locks if name > (request.after or ""))
         return tuple(self._info(name, now_us // _US_PER_MS) for name in names[:PAGE_LOCKS])
@@ -292,6 +302,7 @@ class ReferenceModel:
         ask.Renew: "_renew",
         ask.Release: "_release",
         ask.Inspect: "_inspect",
+        ask.Check: "_check",
         ask.ListLocks: "_list",
         ask.Break: "_break",
         ask.Purge: "_purge",

@@ -13,9 +13,10 @@ from typing import Any
 
 from fencelock.clock import boottime_us
 from fencelock.errors import ConfigError
-from fencelock.model import MEMORY_SOURCE_PREFIX, Finding, draw_claim
+from fencelock.model import MEMORY_SOURCE_PREFIX, Finding, digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
+from fencelock.stores.errors import unsupported
 from fencelock.stores.memory.reference_model import ReferenceModel
 from fencelock.stores.wakeup import EventWakeup
 
@@ -44,18 +45,18 @@ class MemoryWorld:
 
 
 class MemoryWakeup(EventWakeup):
-    """The wakeup of one waiting claim."""
+    """The wakeup of one waiting claim, which the source knows by its digest."""
 
-    def __init__(self, world: MemoryWorld, claim: str) -> None:
+    def __init__(self, world: MemoryWorld, digest: str) -> None:
         super().__init__()
         self._world = world
-        self._claim = claim
-        world.wakeups[claim] = self
+        self._digest = digest
+        world.wakeups[digest] = self
 
     def close(self) -> None:
         """Stop listening; never raises."""
-        if self._world.wakeups.get(self._claim) is self:
-            self._world.wakeups.pop(self._claim, None)
+        if self._world.wakeups.get(self._digest) is self:
+            self._world.wakeups.pop(self._digest, None)
         super().close()
 
 
@@ -95,7 +96,7 @@ class MemorySource:
 
     def listen(self, lock: str, claim: str) -> MemoryWakeup:
         """Open the wakeup of one waiting claim."""
-        return MemoryWakeup(self.world(), claim)
+        return MemoryWakeup(self.world(), digest_of_claim(claim))
 
     def install(self) -> None:
         """Create the source of this name if there is none."""
@@ -116,6 +117,8 @@ class MemoryConnection:
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request in one step."""
+        if type(request) not in ReferenceModel.ANSWERS:
+            raise unsupported(request, self._store.url)
         return self._store.world().answer(request, self._now_us)
 
     def close(self) -> None:

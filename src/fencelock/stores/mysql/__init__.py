@@ -17,8 +17,9 @@ transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` j
 The SQL, by file:
 - `source/schema.sql`, `routines_lease.sql`, `routines_history.sql`: installed, in this order; `source/source.sql`: the
   statements that a client sends.
-- `guard/schema.sql`, `routines_present.sql`, `routines_marks.sql`: installed, in this order, with `guard/install.sql`;
-  `guard/guard.sql`: the statements that a client sends; `guard/inspection.sql`: those of `fencelock doctor`.
+- `guard/schema.sql`, `routines_present.sql`, `routines_effects.sql`, `routines_marks.sql`: installed, in this order,
+  with `guard/install.sql`; `guard/guard.sql`: the statements that a client sends; `guard/inspection.sql`: those of
+  `fencelock doctor`.
 
 To read first: `source/store.py`, `guard/block.py`, `source/routines_lease.sql`.
 """

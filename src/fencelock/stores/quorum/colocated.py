@@ -24,13 +24,13 @@ class RememberedKeys(Generic[Key]):
 
     def of(self, sequencer: Sequencer) -> Key | None:
         """Return the key by which a lease holds its lock, if it was found before."""
-        return self._keys.get(sequencer.claim)
+        return self._keys.get(sequencer.digest)
 
     def remember(self, sequencer: Sequencer, key: Key) -> None:
         """Remember a lease's key; forget all keys first when there are too many."""
-        if len(self._keys) >= MAX_REMEMBERED and sequencer.claim not in self._keys:
+        if len(self._keys) >= MAX_REMEMBERED and sequencer.digest not in self._keys:
             self._keys = {}
-        self._keys[sequencer.claim] = key
+        self._keys[sequencer.digest] = key
 
 
 def split_locks(url: str) -> tuple[str, str | None]:

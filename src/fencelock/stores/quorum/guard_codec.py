@@ -4,7 +4,7 @@ Such a store takes no lock while a transaction runs. It answers reads at once an
 the condition that the values read before have not changed. Each generator here yields operations, one round trip
 each, and is sent the answers.
 
-Promise: a mark is stored in one value, as JSON, with a digest of its claim instead of the claim. Every write of a mark,
+Promise: a mark is stored in one value, as JSON, with no claim and no proof. Every write of a mark,
 an audit entry or the user's data carries the condition that all marks read before it are unchanged.
 Never: a decision about a token.
 """
@@ -12,18 +12,19 @@ Never: a decision about a token.
 import json
 import os
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
 from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, SchemaError, UnsupportedError
-from fencelock.model import Mark, Sequencer
+from fencelock.model import Mark, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.errors import nothing_protected
+from fencelock.stores.errors import check_plausible, nothing_protected, unsupported
+from fencelock.stores.quorum.effects import decode_effect, encode_effect
 from fencelock.stores.quorum.encoding import decode_object, has_members
 
 SCHEMA_NUMBER = 1
@@ -33,7 +34,7 @@ _MEMBERS = {
     "token": str,
     "source_id": str | None,
     "history_id": str | None,
-    "claim": str | None,
+    "digest": str | None,
     "closed": bool,
 }
 _TOKEN = re.compile(r"[0-9]{1,19}")
@@ -64,6 +65,9 @@ class OptimisticGuardCodec(ABC):
         self._url = url
         self._changes = PendingChanges()
         self._process_id = 0
+        self._presented: ask.Open | None = None
+        self._effects: dict[tuple[str, str], StoredValue] = {}
+        """The effects that the block has read."""
         self.work: Any = None
         """The object that `guard.transaction` yields, while a block has it."""
 
@@ -74,6 +78,8 @@ class OptimisticGuardCodec(ABC):
     def forget(self) -> None:
         """Discard the pending writes: the transaction is over."""
         self._changes = PendingChanges()
+        self._presented = None
+        self._effects = {}
         if self.work is not None:
             self.work.end()
             self.work = None
@@ -103,6 +109,14 @@ class OptimisticGuardCodec(ABC):
     def _write_work(self, work: Any) -> Operations:
         """Write what the block has collected; ConflictError if a value that it relies on has changed."""
 
+    @abstractmethod
+    def _read_effect_value(self, resource: str, key: str) -> Operations:
+        """Return the stored value of an effect; the block relies on it from now on."""
+
+    @abstractmethod
+    def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
+        """Write an effect at the block's end, or delete it (None), if it is still what was read before."""
+
     # --- the requests ---
     def _begin(self, _: ask.Begin) -> Operations:
         self.forget()
@@ -111,21 +125,43 @@ class OptimisticGuardCodec(ABC):
     def _read_marks(self, request: ask.ReadMarks) -> Operations:
         found: dict[str, StoredValue] = yield from self._read(request.resources)
         self._changes.seen.update(found)
-        return self._marks(found, request.claim)
+        return self._marks(found)
 
-    def _marks(self, found: Mapping[str, StoredValue], claim: str | None) -> dict[str, Mark]:
+    def _marks(self, found: Mapping[str, StoredValue]) -> dict[str, Mark]:
         return {
-            resource: decode_mark(self._url, resource, stored.value, claim)
+            resource: decode_mark(self._url, resource, stored.value)
             for resource, stored in found.items()
             if stored.value is not None
         }
 
-    def _write_marks(self, request: ask.WriteMarks) -> Operations:
-        self._changes.marks.update({mark.resource: mark for mark in request.marks})
+    def _raise_marks(self, request: ask.RaiseMarks) -> Operations:
+        changes = self._changes
+        for resource in request.resources:
+            check_plausible(resource, request.sequencer.token, self._token_before(resource), time.time())
+            changes.marks[resource] = sealed_mark(resource, request.sequencer)
+        yield from ()
+
+    def _token_before(self, resource: str) -> int:
+        stored = self._changes.seen[resource].value
+        return 0 if stored is None else decode_mark(self._url, resource, stored).token
+
+    def _close_marks(self, request: ask.CloseMarks) -> Operations:
+        """Close marks that this transaction has read, or raised."""
+        changes, digest = self._changes, digest_of_claim(request.claim)
+        for resource in request.resources:
+            stored = changes.seen[resource].value
+            mark = changes.marks.get(resource)
+            if mark is None and stored is not None:
+                mark = decode_mark(self._url, resource, stored)
+            if mark is not None and mark.digest == digest:
+                changes.marks[resource] = replace(mark, is_closed=True)
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Operations:
-        self._changes.marks[request.mark.resource] = request.mark
+        mark = request.mark
+        if not request.is_implausible:
+            check_plausible(mark.resource, mark.token, self._token_before(mark.resource), time.time())
+        self._changes.marks[mark.resource] = mark
         self._changes.entries.append(request.entry)
         yield from ()
 
@@ -149,11 +185,12 @@ class OptimisticGuardCodec(ABC):
     def _open(self, request: ask.Open) -> Operations:
         self.forget()
         found: dict[str, StoredValue] = yield from self._read(request.resources)
-        marks = self._marks(found, request.sequencer.claim)
+        marks = self._marks(found)
         not_ours = tuple(name for name in request.resources if not _is_own(marks.get(name), request.sequencer))
         if not not_ours:
             self.work = yield from self._open_work(request, found)
             self._process_id = os.getpid()
+            self._presented = request
         return not_ours
 
     def _finish(self, _: ask.Finish) -> Operations:
@@ -168,6 +205,29 @@ class OptimisticGuardCodec(ABC):
             yield from self._write_work(work)
         finally:
             work.end()
+
+    def _read_effect(self, request: ask.ReadEffect) -> Operations:
+        stored = yield from self._stored_effect(request.resource, request.key)
+        return None if stored.value is None else decode_effect(self._url, request.key, stored.value)
+
+    def _write_effect(self, request: ask.WriteEffect) -> Operations:
+        effect = request.effect
+        before = yield from self._stored_effect(request.resource, effect.key)
+        value = encode_effect(effect, self._token_presented(request.resource)) if effect.holder else None
+        yield from self._keep_effect(request.resource, effect.key, value, before)
+
+    def _stored_effect(self, resource: str, key: str) -> Operations:
+        self._token_presented(resource)
+        place = (resource, key)
+        if place not in self._effects:
+            self._effects[place] = yield from self._read_effect_value(resource, key)
+        return self._effects[place]
+
+    def _token_presented(self, resource: str) -> int:
+        """Return the token of the lease that the block has presented; GuardError if it has not presented it there."""
+        if self._presented is None or resource not in self._presented.resources:
+            raise GuardError(f"resource {resource!r} is not presented: its effects are kept inside its guarded blocks")
+        return self._presented.sequencer.token
 
     def _read_protections(self, _: ask.ReadProtections) -> Operations:
         """Return nothing: the store itself protects nothing, so the guard refuses every stale lease."""
@@ -187,10 +247,14 @@ class OptimisticGuardCodec(ABC):
         yield from ()
         raise nothing_protected(request.resource)
 
+    def _refuse(self, request: Any) -> Operations:
+        yield from ()
+        raise unsupported(request, self._url)
+
     def _look(self, request: ask.InspectResources) -> Operations:
         wanted = request.resource
         found = yield from (self._read_all() if wanted is None else self._read((wanted,)))
-        marks = self._marks(found, None)
+        marks = self._marks(found)
         return ask.ResourceReport(tuple(marks[name] for name in sorted(marks)), (), ())
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
@@ -199,12 +263,20 @@ class OptimisticGuardCodec(ABC):
         ask.Open: _open,
         ask.Finish: _finish,
         ask.ReadMarks: _read_marks,
-        ask.WriteMarks: _write_marks,
+        ask.RaiseMarks: _raise_marks,
+        ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.ReadEffect: _read_effect,
+        ask.WriteEffect: _write_effect,
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
+        ask.GrantRight: _refuse,
+        ask.RevokeRights: _refuse,
+        ask.EndSessions: _refuse,
+        ask.WriteKeys: _refuse,
+        ask.RequireSignatures: _refuse,
         ask.InspectResources: _look,
     }
 
@@ -223,17 +295,14 @@ def encode_mark(mark: Mark) -> bytes:
             "token": str(mark.token),
             "source_id": mark.source_id,
             "history_id": mark.history_id,
-            "claim": None if mark.claim is None else _digest(mark.claim),
+            "digest": mark.digest,
             "closed": mark.is_closed,
         }
     )
 
 
-def decode_mark(url: str, resource: str, value: bytes, claim: str | None) -> Mark:
-    """Return the mark in a stored value; SchemaError if the value is not a mark.
-
-    The mark's claim is `claim` if the stored digest is that claim's, else the digest, which nobody can present.
-    """
+def decode_mark(url: str, resource: str, value: bytes) -> Mark:
+    """Return the mark in a stored value; SchemaError if the value is not a mark."""
     found = decode_object(value)
     if (number := found.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
         raise SchemaError(
@@ -245,10 +314,8 @@ def decode_mark(url: str, resource: str, value: bytes, claim: str | None) -> Mar
             f"{url}: the value stored as the mark of resource {resource!r} is not a mark, so the guard cannot tell "
             f"which tokens it refuses: find out who wrote there, and restore the mark from a backup"
         )
-    mark = Mark(resource, found["lock"], int(found["token"]), found["source_id"], found["history_id"])
-    digest = found["claim"]
-    is_this = claim is not None and digest == _digest(claim)
-    return replace(mark, claim=claim if is_this else digest, is_closed=found["closed"])
+    identity = found["source_id"], found["history_id"], found["digest"]
+    return Mark(resource, found["lock"], int(found["token"]), *identity, found["closed"])
 
 
 def encode_entry(entry: ask.AuditEntry) -> bytes:
@@ -259,8 +326,3 @@ def encode_entry(entry: ask.AuditEntry) -> bytes:
 
 def _json(members: Mapping[str, Any]) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode()
-
-
-def _digest(claim: str) -> str:
-    # A claim is 128 random bits, so nobody can guess it from its digest. The colon keeps a digest from being a claim.
-    return f"sha256:{sha256(claim.encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""The claims of this process that have ended, for stores that keep no record of ended claims.
+"""The claims of this process that have ended, by their digests, for stores that keep no record of ended claims.
 
 Promise: a claim that ended in this process is never granted again (H4). Only the process that drew a claim asks for
 it, so this process's memory is complete. A claim older than all remembered ones counts as ended.
@@ -18,20 +18,20 @@ class EndedClaims:
         self._refuse_born_until_us = 0
         self._mutex = threading.RLock()
 
-    def remember(self, claim: str, now_us: int, reason: str) -> None:
+    def remember(self, digest: str, now_us: int, reason: str) -> None:
         """Refuse this claim from now on."""
         with self._mutex:
-            self._reasons.setdefault(claim, (now_us, reason))
+            self._reasons.setdefault(digest, (now_us, reason))
             while len(self._reasons) > MAX_ENDED:
                 oldest = next(iter(self._reasons))
                 ended_us, _ = self._reasons.pop(oldest)
                 self._refuse_born_until_us = max(self._refuse_born_until_us, ended_us)
 
-    def is_over(self, claim: str, born_us: int) -> bool:
+    def is_over(self, digest: str, born_us: int) -> bool:
         """Return whether the claim has ended, or is so old that it may have."""
-        return claim in self._reasons or born_us <= self._refuse_born_until_us
+        return digest in self._reasons or born_us <= self._refuse_born_until_us
 
-    def reason(self, claim: str) -> str:
+    def reason(self, digest: str) -> str:
         """Return why a claim ended, as far as it is remembered."""
-        _, reason = self._reasons.get(claim, (0, "it ended some time ago, or is not this process's"))
+        _, reason = self._reasons.get(digest, (0, "it ended some time ago, or is not this process's"))
         return reason

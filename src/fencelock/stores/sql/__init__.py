@@ -8,6 +8,7 @@
   (`BlockingGuardConnection`, `AsyncioGuardConnection`) and on one of a caller or a framework
   (`BlockingCallerConnection`, `AsyncioCallerConnection`); `BlockState` refuses a block that ends its own transaction.
 - `guard_store.py`: `GuardStoreBase` and its pools of idle connections.
+- `signing.py`: a key as HMAC needs it in SQL.
 - `inspection.py`: findings of `fencelock doctor` that are the same for both.
 
 An abstract method with a leading underscore is what a store fills in: `_open`, `_run`, `_exchange`, `_encode`,

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import (
     FencelockError,
+    ForgedSequencerError,
     GuardError,
     OutcomeUnknownError,
+    RightError,
     SchemaError,
     SourceError,
     SourceUnavailableError,
@@ -24,9 +26,11 @@ REFUSALS: Mapping[str, type[GuardError]] = {
     "FL001": UnfencedWriteError,
     "FL003": TokenCollisionError,
     "FL004": WrongLockError,
+    "FL013": ForgedSequencerError,
+    "FL014": RightError,
 }
 """The class for each code that the guard's SQL functions raise, unless it needs a message of its own."""
-STALE, ENDED_INSIDE = "FL002", "FL007"
+STALE, ENDED_INSIDE, IMPLAUSIBLE = "FL002", "FL007", "FL012"
 
 
 class DefiniteError(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from fencelock.clock import boottime_us
 from fencelock.errors import SourceError
-from fencelock.model import LockInfo, SourceInfo
+from fencelock.model import LockInfo, SigningKey, SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.errors import ErrorMapper
@@ -79,6 +79,8 @@ class AcquireAnswer(NamedTuple):
     source_id: str
     epoch: int
     history_id: str
+    key_id: str | None = None
+    signature: str | None = None
 
     @property
     def seen(self) -> SourceState:
@@ -88,12 +90,24 @@ class AcquireAnswer(NamedTuple):
     def reply(self, lock: str, max_waiters: int) -> ask.SourceReply:
         """Return the reply to an Acquire or a Poll of this lock."""
         if self.outcome in {GRANTED, HELD}:
-            return ask.Granted(self.token, self.time_ms, self.source_id, self.history_id)
+            signature = signature_in(self.key_id, self.signature)
+            return ask.Granted(self.token, self.time_ms, self.source_id, self.history_id, signature)
         if self.outcome == "queued":
             return ask.Queued(self.time_ms)
         if self.outcome == "full":
             raise SourceError(f"lock {lock!r} has {max_waiters} waiters, the most that it may have: try again later")
         return _REPLIES[self.outcome]
+
+
+def signature_in(key_id: str | None, text: str | None) -> ask.Signature:
+    """Return the signature in two columns, which are NULL if the source has no key."""
+    return ask.NOT_SIGNED if key_id is None or text is None else ask.Signature(key_id, text)
+
+
+def decode_keys(rows: Rows) -> ask.Keys:
+    """Return the keys of rows (key id, secret, first second, retired second, whether a running lease has it)."""
+    keys = tuple(SigningKey(key_id, bytes(secret), begins_s, ended_s) for key_id, secret, begins_s, ended_s, _ in rows)
+    return ask.Keys(keys, tuple(row[0] for row in rows if row[4]))
 
 
 def decode_renewed(rows: Rows) -> ask.Renewed:

@@ -1,11 +1,13 @@
 """The conformance kit for guards: subclass it in a test module, define how to write and read, and run pytest."""
 
+from fencelock.testing.conformance.effects import EffectChecks
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.keeping import KeepingChecks
+from fencelock.testing.conformance.proofs import MarkProofChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
 
-class GuardConformance(SealChecks, EnforcementChecks, KeepingChecks):
+class GuardConformance(SealChecks, MarkProofChecks, EnforcementChecks, KeepingChecks, EffectChecks):
     """Check every rule that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):

@@ -8,9 +8,18 @@ import inspect
 from typing import Any
 
 from fencelock import Mark, Sequencer, SourceInfo
-from fencelock.protocol import GuardStore, InspectResources, ResourceReport, ask, draw_claim, run_generator
+from fencelock.protocol import (
+    GuardFlow,
+    GuardStore,
+    InspectResources,
+    ResourceReport,
+    ask,
+    draw_claim,
+    one_way,
+    run_generator,
+)
 from fencelock.testing.conformance.rig import Rig
-from fencelock.testing.runners import AsyncRunner, async_guard, guard_store, sync_guard
+from fencelock.testing.runners import AsyncRunner, HolderCredential, async_guard, guard_store, sync_guard
 
 LOCK = "lock"
 
@@ -67,6 +76,7 @@ class GuardRig(Rig):
         self.url = self.make_url()
         self.source_id = draw_claim()
         self.history_id = draw_claim()
+        self.claims: dict[Sequencer, str] = {}
         self.loop = AsyncRunner(self.now_us) if self.is_async else None
 
     def teardown_method(self) -> None:
@@ -78,7 +88,10 @@ class GuardRig(Rig):
     # --- used by the checks -------------------------------------------------------------------------------------------
     def sequencer(self, token: int, *, lock: str = LOCK, claim: str | None = None) -> Sequencer:
         """Return the sequencer of a tenure with this token, with a new claim unless one is given."""
-        return Sequencer(self.source_id, self.history_id, lock, token, claim or draw_claim())
+        claim = claim or draw_claim()
+        sequencer = Sequencer(self.source_id, self.history_id, lock, token, one_way(claim))
+        self.claims[sequencer] = claim
+        return sequencer
 
     def source_at(self, last_token: int, *, source_id: str | None = None) -> SourceInfo:
         """Return the SourceInfo of a source that has issued tokens up to this one."""
@@ -99,6 +112,10 @@ class GuardRig(Rig):
     def seal(self, guard: Any, lease: Any) -> None:
         """Seal."""
         self.do(guard.seal(lease))
+
+    def close(self, guard: Any, lease: Sequencer) -> None:
+        """Close as the holder of the lease, which has its claim."""
+        self.do(guard.close(HolderCredential(lease, self.claims[lease])))
 
     def write(
         self,
@@ -143,8 +160,13 @@ class GuardRig(Rig):
 
     def seen(self) -> ResourceReport:
         """Return the store's report on resource `r`."""
+        return self.run(ask(InspectResources("r")))  # type: ignore[no-any-return]
+
+    def run(self, flow: GuardFlow[Any]) -> Any:
+        """Run a flow of requests through a new client of the store, and roll back what it left open."""
         connection = self.make_store(self.url).connect()
         try:
-            return run_generator(ask(InspectResources("r")), connection.perform)
+            return run_generator(flow, connection.perform)
         finally:
+            connection.rollback()
             connection.close()

@@ -2,13 +2,14 @@
 
 from fencelock.testing.conformance.leases import LeaseChecks
 from fencelock.testing.conformance.names import NameChecks
+from fencelock.testing.conformance.proofs import LeaseProofChecks
 from fencelock.testing.conformance.starts import StartChecks
 from fencelock.testing.conformance.tokens import TokenChecks
 from fencelock.testing.conformance.waiting import TurnChecks
 from fencelock.testing.runners import AsyncRunner
 
 
-class SourceConformance(TokenChecks, LeaseChecks, StartChecks, NameChecks):
+class SourceConformance(TokenChecks, LeaseChecks, LeaseProofChecks, StartChecks, NameChecks):
     """Check every rule that a source of tokens can break, through the sync driver.
 
     class TestMySource(SourceConformance):

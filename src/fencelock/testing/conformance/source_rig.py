@@ -110,6 +110,10 @@ class SourceRig(Rig):
     """Whether a second store made from the same URL is the same source."""
     shows_spent_tokens = True
     """Whether a free lock shows the last token issued for it."""
+    counts_alone = True
+    """Whether nothing but this source raises the counter that it draws tokens from: not so on a shared server where
+    all sources draw from one counter.
+    """
     renewal_lag_ms = 0
     """How much less than the ttl a renewal may leave, in stores that renew a session instead of the lease."""
     short_ttl_ms = SHORT_TTL_MS

@@ -7,8 +7,9 @@ a writer's process; `prepare(url)` is called once before. The sequencer is made 
 from dataclasses import dataclass
 
 from fencelock import Sequencer
+from fencelock.protocol import one_way
 
-LEASE = Sequencer("bench", "history", "bench", 1, "claim")
+LEASE = Sequencer("bench", "history", "bench", 1, one_way("the claim of the benchmarks"))
 RESOURCE, LOCK = "reports", "bench"
 NO_CHECK, BY_HAND, GUARDED = "no check at all", "a look at the mark by hand", "guard.transaction"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fencelock
-from fencelock.protocol import boottime_ms, boottime_us, draw_claim
+from fencelock.protocol import boottime_ms, boottime_us, digest_of_claim, draw_claim
 from fencelock_lab.benchmarks.stores import Operation, Site
 
 TTL_MS = 30_000
@@ -28,8 +28,8 @@ _MANY_TOKENS = 1 << 60
 _GRANT = """
 UPDATE fencelock_lock SET
     (token, ended) = (SELECT s.counter + 1, fencelock_emit(s.counter + 1) FROM fencelock_source AS s WHERE s.id = 1),
-    claim = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
-WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
+    digest = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
+WHERE name = ? AND digest IS NULL AND forgotten_us < ? AND ended_digest IS NOT ?
   AND EXISTS (
       SELECT 1 FROM fencelock_source AS s
       WHERE s.id = 1 AND s.history_id = ? AND s.counter >= max(?, token) AND s.counter < s.bound
@@ -38,13 +38,13 @@ WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
 """
 _RELEASE = """
 UPDATE fencelock_lock SET
-    claim = NULL, deadline_ms = 0, ended = 'it was released',
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = claim,
+    digest = NULL, deadline_ms = 0, ended = 'it was released',
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_digest = digest,
     holder = fencelock_emit((
-        SELECT w.claim FROM fencelock_waiter AS w
+        SELECT w.digest FROM fencelock_waiter AS w
         WHERE w.lock = fencelock_lock.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
         ORDER BY w.ticket LIMIT 1))
-WHERE name = ? AND claim = ?
+WHERE name = ? AND digest = ?
 """
 """fencelock's own two statements for a lock that is free and has no waiters."""
 
@@ -161,10 +161,10 @@ class SameStatements:
     def cycle(self) -> None:
         """Acquire the lock and release it."""
         run = self.connection.execute
-        claim = draw_claim()
+        digest = digest_of_claim(draw_claim())
         born_us = boottime_us()
-        row = (claim, "somebody", TTL_MS, TTL_MS, "bench", born_us, claim)
+        row = (digest, "somebody", TTL_MS, TTL_MS, "bench", born_us, digest)
         granted = run(_GRANT, (*row, self._history_id, self._token, *self._kernel, born_us)).rowcount
         self._token = self._emitted.pop()
-        ended = run(_RELEASE, ("bench", claim)).rowcount
+        ended = run(_RELEASE, ("bench", digest)).rowcount
         assert granted == ended == 1

@@ -188,6 +188,15 @@ class EtcdWriteBuffer(WriteBuffer):
     def _overlaps(self, prefix: bytes, written: bytes) -> bool:
         return written.startswith(prefix) or (written in self._deleted_prefixes and prefix.startswith(written))
 
+    # --- the guard's own ----------------------------------------------------------------------------------------------
+    def rely_on(self, key: bytes, value: bytes | None, name: str) -> None:
+        """Refuse the block if a key of the guard's own has another value at its end, or exists by then."""
+        self._conditions[key] = unmodified(key, 0, name) if value is None else keeps_value(key, value, name)
+
+    def keep(self, key: bytes, value: bytes | None) -> None:
+        """Write a key of the guard's own at the end of the block, or delete it."""
+        self._writes[key] = value
+
     # --- what is allowed ----------------------------------------------------------------------------------------------
     def _checked_key(self, key: str | bytes) -> bytes:
         """Return the key or prefix as bytes; GuardError if it is outside the guard's resources."""

@@ -3,6 +3,7 @@
     <prefix><resource>/…                     the guarded keys of a resource
     <prefix>.fencelock/marks/<resource>      its mark
     <prefix>.fencelock/audit/<random id>     what operators did; the revision that created the key gives the order
+    <prefix>.fencelock/effects/<resource>/<key>    an effect outside of etcd, and its result (`fencelock.dispatch`)
 
 Each operation is one Txn. Promise: names are escaped, so two resources never share a key.
 Never: a decision about a token.
@@ -54,6 +55,14 @@ class EtcdGuardLayout(NamedTuple):
     def mark(self, resource: str) -> bytes:
         """Return the key of a mark."""
         return self.marks + escape_name(resource).encode()
+
+    def effects(self, resource: str) -> bytes:
+        """Return the key prefix of a resource's effects."""
+        return self.prefix + f"{RESERVED}/effects/{escape_name(resource)}/".encode()
+
+    def effect(self, resource: str, key: str) -> bytes:
+        """Return the key of an effect."""
+        return self.effects(resource) + escape_name(key).encode()
 
     def area(self, resource: str) -> bytes:
         """Return the key prefix of a resource."""
@@ -112,6 +121,17 @@ class EtcdGuardCodec(OptimisticGuardCodec):
 
     def _write_work(self, work: EtcdWriteBuffer) -> Operations:
         raise_conflict((yield work.request()), work.conditions)
+
+    def _read_effect_value(self, resource: str, key: str) -> Operations:
+        where = self._layout.effect(resource, key)
+        answer = yield txn((), (get(where),))
+        stored = _decode_stored(answer.responses[0].response_range.kvs)
+        self.work.rely_on(where, stored.value, f"effect {key!r}")
+        return stored
+
+    def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
+        self.work.keep(self._layout.effect(resource, key), value)
+        yield from ()
 
 
 def find_conflict_of_guard(layout: EtcdGuardLayout) -> Operations:

@@ -1,6 +1,6 @@
 """The holder's own key, for a guard in the same etcd as its locks (`locks=prefix` in the guard's URL).
 
-Promise: the key is found by the revision that the lease's token stands for, and its claim is compared. The block then
+Promise: the key is found by the revision that the lease's token stands for, and its digest is compared. The block then
 relies on this key and on the source's record: once the key is gone, or the epoch was raised, nothing of the block is
 written.
 Never: the key of another lease.
@@ -13,7 +13,7 @@ from fencelock.model import Sequencer
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.wire import get, prefix_end, txn, was_created
 from fencelock.stores.etcd.guard.block import EtcdCondition, read_metadata, unmodified
-from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_claim, decode_record
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_digest, decode_record
 from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
 from fencelock.stores.quorum.guard_codec import Operations
 
@@ -22,14 +22,14 @@ class EtcdColocatedLocks:
     """The source of locks that is in the guard's own etcd."""
 
     def __init__(self, prefix: bytes) -> None:
-        self._layout = EtcdLayout(prefix)
+        self.layout = EtcdLayout(prefix)
         self._remembered: RememberedKeys[bytes] = RememberedKeys()
         self._where = prefix.decode(errors="replace") or "the whole of etcd"
 
     def conditions(self, sequencer: Sequencer) -> Operations:
         """Return what must stay unchanged while the lease is not over; GuardError if it is over now."""
         known = self._remembered.of(sequencer)
-        reads = [get(self._layout.record)] if known is None else [get(self._layout.record), read_metadata(known)]
+        reads = [get(self.layout.record)] if known is None else [get(self.layout.record), read_metadata(known)]
         stored, *entries = [one.response_range.kvs for one in (yield txn((), reads)).responses]
         if not stored:
             raise SchemaError(
@@ -47,15 +47,15 @@ class EtcdColocatedLocks:
         return self._unchanged(sequencer, record, info, revision)
 
     def _search(self, sequencer: Sequencer, revision: int) -> Operations:
-        """Return the key in the lock's queue that was created at this revision under the lease's claim."""
-        answer = yield txn((), (_get_created_at(self._layout.queue(sequencer.lock), revision),))
-        return [one for one in answer.responses[0].response_range.kvs if decode_claim(one) == sequencer.claim]
+        """Return the key in the lock's queue that was created at this revision with the lease's digest."""
+        answer = yield txn((), (_get_created_at(self.layout.queue(sequencer.lock), revision),))
+        return [one for one in answer.responses[0].response_range.kvs if decode_digest(one) == sequencer.digest]
 
     def _unchanged(self, sequencer: Sequencer, record: EtcdRecord, info: bytes, revision: int) -> list[EtcdCondition]:
         lock = f"lock {sequencer.lock!r}"
         name = f"the key by which this lease held {lock}"
         return [
-            unmodified(self._layout.record, record.revision, f"the record of the source of {lock}"),
+            unmodified(self.layout.record, record.revision, f"the record of the source of {lock}"),
             EtcdCondition(
                 was_created(info, revision), read_metadata(info), lambda kvs: None if kvs else f"{name} has changed"
             ),

@@ -16,6 +16,7 @@ from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
 from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_conflict_of_guard
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, send_txn
+from fencelock.stores.etcd.policy import guard_policy
 from fencelock.stores.quorum.colocated import split_locks
 
 
@@ -50,6 +51,11 @@ class EtcdGuard:
 
     def install(self) -> None:
         """Do nothing: the first seal creates what it needs."""
+
+    def policy(self, resource: str, lock: str, *roles: str) -> str:
+        """Return the commands that let these roles write one resource, and no more."""
+        locks = None if self.locks is None else self.locks.layout
+        return "\n".join(guard_policy(self.layout, locks, resource, lock, role) for role in roles)
 
     def examine(self) -> list[Finding]:
         """Report a source of locks that conflicts with the guard, and missing access control."""

@@ -7,11 +7,13 @@ Never: a key deleted that fencelock did not make, except the queue entry of the 
 is not a queue entry stays, a guard's mark above all.
 """
 
+import os
 from typing import Any
 
 from fencelock.errors import SourceError, SourceUnavailableError
-from fencelock.model import SourceInfo, default_holder, draw_claim
+from fencelock.model import SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.errors import unsupported
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, ClusterState, EtcdCall, Operations
@@ -44,9 +46,19 @@ def install(state: ClusterState) -> Operations:
                 f"{state.url} {conflict}, so the queues of its locks would conflict with it: nothing was installed. "
                 f"Name another prefix in the URL's path"
             )
-        value = encode_record(draw_claim()[:16], 1, draw_claim()[:16], 0)
+        value = encode_record(_draw_id(), 1, _draw_id(), 0)
         yield from state.execute(wire.txn([wire.is_absent(key)], [wire.put(key, value)]))
     yield from state.read_record()
+
+
+def _draw_id() -> str:
+    return os.urandom(8).hex()
+
+
+def refuse_keys(state: ClusterState, request: ask.WriteKey | ask.ReadKeys) -> Operations:
+    """Raise UnsupportedError: a signature proves nothing where clients write the keys themselves."""
+    yield from ()
+    raise unsupported(request, state.url)
 
 
 def reserve(_: ClusterState, __: ask.ReserveBlock) -> Operations:
@@ -61,7 +73,7 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
     if record.history_id != request.history_id:
         return None
     floor = start_of_new_history(record.token(max(revision, state.highest)))
-    epoch, history_id = record.epoch + 1, draw_claim()[:16]
+    epoch, history_id = record.epoch + 1, _draw_id()
     audit = encode_json(action="epoch", who=default_holder(), reason=request.reason, epoch=epoch, floor=str(floor))
     changes = [
         wire.put(state.layout.record, encode_record(record.source_id, epoch, history_id, floor)),

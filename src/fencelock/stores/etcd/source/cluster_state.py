@@ -233,14 +233,14 @@ class ClusterState:
             number = session.take_number(entry.lock)
         entry.number = number
         entry.key = self.layout.queue_entry(entry.lock, session.lease, number)
-        entry.value = encode_queue_entry(entry.claim, holder)
+        entry.value = encode_queue_entry(entry.digest, holder)
         # Last: whoever ends a claim that has a session deletes its key. A signal handler may raise before this line.
         entry.session = session
 
     def discard(self, entry: EtcdQueueEntry) -> None:
         """Forget a claim that has no queue entry in etcd; its number is free again."""
         # `pop` decides which of two threads gives the number back.
-        if self.entries.pop(entry.claim, None) is not None and entry.session is not None:
+        if self.entries.pop(entry.digest, None) is not None and entry.session is not None:
             with self._mutex:
                 entry.session.release_number(entry.lock, entry.number)
 
@@ -248,7 +248,7 @@ class ClusterState:
         """Note that a claim is over."""
         self.watcher.forget(entry.watch_id)
         self.discard(entry)
-        self.ended.remember(entry.claim, boottime_us(), reason)
+        self.ended.remember(entry.digest, boottime_us(), reason)
 
     def watch(
         self, entry: EtcdQueueEntry, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool = False
@@ -287,7 +287,7 @@ class ClusterState:
         assert entry.session is not None
         refusal = []
         if entry.is_in_doubt:
-            refusal.append(wire.put(self.layout.refusal(entry.claim), b"", entry.session.lease))
+            refusal.append(wire.put(self.layout.refusal(entry.digest), b"", entry.session.lease))
         exists = wire.has_value(entry.key, entry.value)
         return wire.txn([exists], [wire.delete(entry.key), *more, *refusal], refusal)
 

@@ -1,7 +1,7 @@
 """Read a source in etcd: its record, its locks and their queues, and what `doctor` reports.
 
-Promise: reads nothing but the source's own keys and the queues of its locks, a page at a time. The time left to a lease
-is at most one second too high: etcd reports whole seconds.
+Promise: reads nothing but the source's own keys and the queues of its locks, a page at a time. `show` tells a time
+left that is at most one second too high, and `check` one that is never too high: etcd reports whole seconds.
 Never: a change in etcd.
 """
 
@@ -9,14 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 from fencelock.errors import FencelockError
-from fencelock.model import Finding, LockInfo
+from fencelock.model import Finding, LockInfo, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_TIME_TO_LIVE, RANGE, STATUS, EtcdClient
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
-from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, CallPair, ClusterState, EtcdCall, Operations
-from fencelock.stores.etcd.source.layout import EtcdRecord, describe_holder, is_queue_entry
+from fencelock.stores.etcd.source.cluster_state import (
+    MAX_OPERATIONS,
+    MS_PER_S,
+    CallPair,
+    ClusterState,
+    EtcdCall,
+    Operations,
+)
+from fencelock.stores.etcd.source.layout import EtcdRecord, decode_digest, describe_holder, is_queue_entry
 
 PAGE_LOCKS = MAX_OPERATIONS
 REQUEST_TIMEOUT_S = 5.0
@@ -39,6 +46,45 @@ def inspect(state: ClusterState, request: ask.Inspect) -> Operations:
     """Return what is known of one lock."""
     (info,) = yield from _read_infos(state, [request.lock])
     return info
+
+
+def check(state: ClusterState, request: ask.Check) -> Operations:
+    """Return whether the lease of a proof holds the lock: one transaction, and for another process's lease one request
+    for the time left.
+
+    etcd tells that in whole seconds, rounded down. In its last second a lease has 1 ms left, which says that it holds
+    the lock and promises nothing beyond.
+    """
+    record = yield from state.known_record()
+    layout, lock = state.layout, request.lock
+    reads = [wire.get(key) for key in (layout.record, layout.last_break(lock), layout.lock(lock))]
+    reads.append(wire.get_prefix(layout.queue(lock), limit=1, is_oldest_first=True))
+    answer = yield from state.execute(wire.txn([], reads))
+    known, last_break, minted, heads = (response.response_range.kvs for response in answer.responses)
+    if not known or known[0].mod_revision != record.revision:
+        record, _ = yield from state.read_record()
+    # An entry from before a break, or before the epoch was raised, holds nothing, and is deleted when its turn comes.
+    ended = max([record.revision, *(kv.mod_revision for kv in last_break)])
+    head = next((kv for kv in heads if kv.create_revision > ended), None)
+    if head is None:
+        # The break's own token, or that of the last claim that was queued.
+        return ask.Checked(0, next((record.token(kv.mod_revision) for kv in minted if kv.mod_revision >= ended), None))
+    digest = one_way(request.proof)
+    is_holder = decode_digest(head) == digest and is_queue_entry(layout.queue(lock), head)
+    remaining_ms = 0
+    if is_holder and request.history_id == record.history_id:
+        remaining_ms = yield from _time_left(state, digest, head.lease)
+    return ask.Checked(remaining_ms, record.token(head.create_revision))
+
+
+def _time_left(state: ClusterState, digest: str, lease: int) -> Operations:
+    """Return the milliseconds for which a queue entry surely exists, unless it is deleted."""
+    own = state.entries.get(digest)
+    if own is not None:
+        return own.remaining_ms()
+    left = yield EtcdCall(LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(id=lease))
+    # Below 0: etcd has ended the lease since.
+    return max(1, left.ttl * MS_PER_S) if left.ttl >= 0 else 0
 
 
 def list_locks(state: ClusterState, request: ask.ListLocks) -> Operations:

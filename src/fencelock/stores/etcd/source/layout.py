@@ -5,8 +5,11 @@
     <prefix>.fencelock/source/locks/<name>     written with each queue entry: its revision is the lock's last token
     <prefix>.fencelock/source/passed/<name>    the creation revision of the last holder that released the lock
     <prefix>.fencelock/source/broken/<name>    who broke the lock last, and why
-    <prefix>.fencelock/source/refused/<claim>  a claim that ended while a request for it may still be under way
+    <prefix>.fencelock/source/refused/<digest> a claim that ended while a request for it may still be under way
     <prefix>.fencelock/source/audit/<what>     what operators did
+
+A claim is kept as its digest, H(H(claim)), in values and in keys: nobody can release a lock, or write in its holder's
+name, by what stands here.
 
 Names are escaped. A name that needs no escape is itself, so `etcdctl lock NAME` and Go's `concurrency.Mutex` share the
 queue with fencelock: they too use the prefix `NAME/` and the creation revision. A queue entry ends with its etcd lease.
@@ -62,6 +65,7 @@ class EtcdLayout:
         self._own = prefix + b".fencelock/source/"
         self.record = self._own + b"record"
         self.locks = self._own + b"locks/"
+        self.breaks = self._own + b"broken/"
 
     def queue(self, lock: str) -> bytes:
         """Return the prefix of a lock's queue entries."""
@@ -85,11 +89,15 @@ class EtcdLayout:
 
     def last_break(self, lock: str) -> bytes:
         """Return the key that records the last break of the lock."""
-        return b"%sbroken/%s" % (self._own, escape_name(lock).encode())
+        return self.breaks + escape_name(lock).encode()
 
-    def refusal(self, claim: str) -> bytes:
+    def refusal(self, digest: str) -> bytes:
         """Return the key that refuses a claim."""
-        return b"%srefused/%s" % (self._own, claim.encode())
+        return b"%srefused/%s" % (self._own, digest.encode())
+
+    def written_by_holders(self) -> list[bytes]:
+        """Return the key prefixes of the source's own keys that holders and waiters write, besides their queues."""
+        return [self.locks, *(self._own + part for part in (b"passed/", b"refused/"))]
 
     def audit(self, what: str) -> bytes:
         """Return the key of an audit entry."""
@@ -141,14 +149,14 @@ def is_queue_entry(queue: bytes, kv: Any) -> bool:
     return kv.lease != 0 and b"/" not in kv.key.removeprefix(queue)
 
 
-def encode_queue_entry(claim: str, holder: str) -> bytes:
+def encode_queue_entry(digest: str, holder: str) -> bytes:
     """Return the value of a queue entry."""
-    return encode_json(claim=claim, holder=holder)
+    return encode_json(digest=digest, holder=holder)
 
 
-def decode_claim(kv: Any) -> str | None:
-    """Return the claim of a queue entry; None if the entry is another program's."""
-    return decode_object(kv.value).get("claim")
+def decode_digest(kv: Any) -> Any:
+    """Return the digest in the value of a queue entry; None, or anything else, if the entry is another program's."""
+    return decode_object(kv.value).get("digest")
 
 
 def describe_holder(queue: bytes, kv: Any) -> str:

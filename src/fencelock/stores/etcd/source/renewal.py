@@ -21,25 +21,28 @@ MAX_EXPLAINED = 50
 
 
 def renew(state: ClusterState, request: ask.Renew) -> Operations:
-    """Renew every session of the batch by one keepalive, and check the leases whose keys are not watched yet."""
+    """Renew every session of the batch by one keepalive, and check the leases whose keys are not watched yet.
+
+    Leases are named by the digests of their claims, also in the reply.
+    """
     lost: dict[str, str] = {}
     of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
-    for lock, claim in request.leases:
-        entry = state.entries.get(claim)
+    for lock, digest in request.leases:
+        entry = state.entries.get(digest)
         if entry is None or entry.lock != lock or entry.session is None:
-            lost[claim] = state.ended.reason(claim)
+            lost[digest] = state.ended.reason(digest)
         else:
             of_session.setdefault(entry.session, []).append(entry)
     remaining_ms: dict[str, int] = {}
     for session, leases in of_session.items():
         reasons = yield from _renew_session(state, session, leases)
-        gone = [one for one in leases if one.claim in reasons]
+        gone = [one for one in leases if one.digest in reasons]
         reasons |= yield from _explain_losses(state, gone)
         yield from state.delete_entries(gone)
         for one in gone:
-            state.end(one, reasons[one.claim])
+            state.end(one, reasons[one.digest])
         lost |= reasons
-        remaining_ms |= {one.claim: one.remaining_ms() for one in leases if one.claim not in reasons}
+        remaining_ms |= {one.digest: one.remaining_ms() for one in leases if one.digest not in reasons}
     yield from state.end_overdue()
     return ask.Renewed(remaining_ms, lost)
 
@@ -47,7 +50,7 @@ def renew(state: ClusterState, request: ask.Renew) -> Operations:
 def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
     """Renew one session; return the reasons of those leases that are lost."""
     sent_ms = boottime_ms()
-    reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
+    reasons = {one.digest: EXPIRED for one in leases if one.deadline_ms < sent_ms}
     unwatched = [one for one in leases if not (one.is_watched and state.watcher.is_live(one.watch_id))]
     first, *more = batches(unwatched) or [[]]
     if not session.is_lost:
@@ -57,12 +60,12 @@ def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQ
         else:
             reasons |= yield from _decode_existence(state, leases, first, answer)
     if session.is_lost:
-        return {one.claim: LOST_SESSION for one in leases} | reasons
+        return {one.digest: LOST_SESSION for one in leases} | reasons
     for batch in more:
         answer = yield from state.execute(_existence_txn(state, batch))
         reasons |= yield from _decode_existence(state, leases, batch, answer)
     for one in leases:
-        if one.claim not in reasons:
+        if one.digest not in reasons:
             one.extend(sent_ms)
     return reasons
 
@@ -80,10 +83,10 @@ def _decode_existence(
     record = state.record
     if record is None or not known.kvs or known.kvs[0].mod_revision != record.revision:
         record, _ = yield from state.read_record()
-    reasons = {one.claim: NEW_EPOCH for one in leases if one.revision < record.revision}
+    reasons = {one.digest: NEW_EPOCH for one in leases if one.revision < record.revision}
     for entry, key in zip(batch, keys, strict=True):
         if not key.count:
-            reasons.setdefault(entry.claim, DELETED)
+            reasons.setdefault(entry.digest, DELETED)
         elif entry.is_watched:
             state.watcher.start()
         else:
@@ -111,7 +114,7 @@ def _explain_losses(state: ClusterState, gone: list[EtcdQueueEntry]) -> Operatio
                 record.token(head[0].create_revision),
                 describe_holder(state.layout.queue(one.lock), head[0]),
             )
-            reasons[one.claim] = f"{holder} holds the lock now, with token {token}"
+            reasons[one.digest] = f"{holder} holds the lock now, with token {token}"
         elif last_break and last_break[0].mod_revision > one.revision:
-            reasons[one.claim] = decode_break_reason(last_break[0])
+            reasons[one.digest] = decode_break_reason(last_break[0])
     return reasons

@@ -99,13 +99,14 @@ class EtcdQueueEntry:
     """One claim of this process that is, or may be, in a queue. Times are in milliseconds on this process's clock."""
 
     __slots__ = (
-        "answered", "claim", "deadline_ms", "is_granted", "is_over", "is_watched", "key", "lock", "number",
+        "answered", "deadline_ms", "digest", "is_granted", "is_over", "is_watched", "key", "lock", "number",
         "predecessor", "revision", "sent", "session", "ttl_ms", "value", "wakeup", "watch_id",
     )  # fmt: skip
 
-    def __init__(self, lock: str, claim: str, ttl_ms: int) -> None:
+    def __init__(self, lock: str, digest: str, ttl_ms: int) -> None:
         self.lock = lock
-        self.claim = claim
+        self.digest = digest
+        """H(H(claim)): what etcd keeps of the claim."""
         self.ttl_ms = ttl_ms
         self.session: EtcdSession | None = None
         self.number = 0

@@ -4,7 +4,8 @@ Promise: a token is the revision that created the claim's key. The cluster has a
 answer tells it (T1, T6). One etcd lease for each ttl of a process keeps all its queue entries; the time left is counted
 from the last confirmed keepalive. `etcdctl lock` and Go's `concurrency.Mutex` exclude fencelock's locks, and the
 reverse.
-Never: a record made without `install`; a request repeated here.
+Never: a record made without `install`; a request repeated here; a claim or a proof beyond this module: what is below
+knows digests only.
 """
 
 import asyncio
@@ -16,13 +17,15 @@ from typing import Any
 import grpc
 
 from fencelock.errors import SourceError
-from fencelock.model import Finding
+from fencelock.model import Finding, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
+from fencelock.stores.etcd.policy import source_policy
 from fencelock.stores.etcd.source import admin, codec, inspection, renewal
 from fencelock.stores.etcd.source.cluster_state import CallPair, ClusterState, EtcdCall, Operations, revoke_all_at_exit
+from fencelock.stores.hashed_claims import hash_claims, restore_claims
 from fencelock.stores.wakeup import EventWakeup
 
 INSTALL_S = 10.0
@@ -36,8 +39,11 @@ OPERATIONS: dict[type, Callable[[ClusterState, Any], Operations]] = {
     ask.RaiseEpoch: admin.raise_epoch,
     ask.Break: admin.break_lock,
     ask.Inspect: inspection.inspect,
+    ask.Check: inspection.check,
     ask.ListLocks: inspection.list_locks,
     ask.Purge: admin.purge,
+    ask.WriteKey: admin.refuse_keys,
+    ask.ReadKeys: admin.refuse_keys,
 }
 
 
@@ -69,12 +75,16 @@ class EtcdSource:
 
     def listen(self, lock: str, claim: str) -> "EtcdWakeup":
         """Open the wakeup of one waiting claim."""
-        return EtcdWakeup(self.state, claim)
+        return EtcdWakeup(self.state, digest_of_claim(claim))
 
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
         connection = self.connect(request_timeout_s=INSTALL_S)
         run_generator(admin.install(self.state), connection.send)
+
+    def policy(self, *roles: str) -> str:
+        """Return the commands that let these roles take locks, and no more."""
+        return "\n".join(source_policy(self.state.layout, role) for role in roles)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""
@@ -84,10 +94,10 @@ class EtcdSource:
 class EtcdWakeup(EventWakeup):
     """The wakeup of a claim in a queue; a watch of its predecessor's key notifies it."""
 
-    def __init__(self, state: ClusterState, claim: str) -> None:
+    def __init__(self, state: ClusterState, digest: str) -> None:
         super().__init__()
         self._watcher = state.watcher
-        self._entry = state.entries.get(claim)
+        self._entry = state.entries.get(digest)
         if self._entry is not None:
             self._entry.wakeup = self
 
@@ -116,6 +126,9 @@ class _Connection:
         self._request_timeout_s = request_timeout_s
         self._has_failed = False
 
+    def _operations(self, request: Any) -> Operations:
+        return OPERATIONS[type(request)](self._state, hash_claims(request))
+
     def close(self) -> None:
         """Revoke the sessions without claims; never raises."""
         if not self._has_failed:
@@ -128,9 +141,9 @@ class EtcdSourceConnection(_Connection):
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = run_generator(OPERATIONS[type(request)](self._state, request), self.send)
+        reply = run_generator(self._operations(request), self.send)
         self._has_failed = False
-        return reply  # type: ignore[no-any-return]
+        return restore_claims(request, reply) if isinstance(request, ask.Renew) else reply
 
     def send(self, operation: EtcdCall | CallPair) -> Any:
         """Say one thing to etcd, or two at once, and return the answer."""
@@ -158,9 +171,9 @@ class AsyncEtcdSourceConnection(_Connection):
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = await run_generator_async(OPERATIONS[type(request)](self._state, request), self._send)
+        reply = await run_generator_async(self._operations(request), self._send)
         self._has_failed = False
-        return reply  # type: ignore[no-any-return]
+        return restore_claims(request, reply) if isinstance(request, ask.Renew) else reply
 
     async def _send(self, operation: EtcdCall | CallPair) -> Any:
         client = self._state.client

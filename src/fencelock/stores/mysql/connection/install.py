@@ -17,6 +17,7 @@ from pymysql.constants import ER
 from fencelock.errors import SchemaError, SourceUnavailableError
 from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
+from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import check_schema_number
 from fencelock.stores.statements import Statements
@@ -79,7 +80,7 @@ def _create_routines(native: MySQLConnection, routines: Statements) -> None:
         if not can_replace:
             _run(native, f"DROP PROCEDURE IF EXISTS {name.replace('create_', 'fencelock_', 1)}")
         create = "CREATE OR REPLACE PROCEDURE" if can_replace else "CREATE PROCEDURE"
-        _run(native, routines[name].replace("CREATE PROCEDURE", create, 1))
+        _run(native, expand(routines[name]).replace("CREATE PROCEDURE", create, 1))
 
 
 def _run(

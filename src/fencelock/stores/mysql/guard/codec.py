@@ -13,16 +13,21 @@ from typing import Any, ClassVar, NamedTuple
 import pymysql
 from pymysql.constants import CR
 
+from fencelock.errors import GuardError, SourceUnavailableError
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
 BRIEF_S = 5
 """The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
+MAX_LOOKS = 500
+"""How often to look whether sessions that were told to end have ended, each time after 20 ms."""
 _MS_PER_S = 1000
 
 
@@ -33,6 +38,15 @@ class SeparateConnection(NamedTuple):
 
 
 Trips = Generator[str | SeparateConnection, list[Rows], Any]
+
+
+class Unwritten(NamedTuple):
+    """What a commit writes to marks: the resources to raise and the sequencer, those to close and the claim."""
+
+    raised: str | None = None
+    sequencer: str | None = None
+    closed: str | None = None
+    claim: str | None = None
 
 
 class MySQLGuardCodec(GuardCodecBase):
@@ -65,14 +79,14 @@ class MySQLBlockCodec(MySQLGuardCodec):
     def __init__(self, database: str) -> None:
         super().__init__(database)
         self._is_to_begin = False
-        self._unwritten: tuple[Mark, ...] = ()
+        self._unwritten = Unwritten()
         self._protector = Protector(database)
 
     def forget(self) -> list[str]:
         """Drop what was not sent yet: the transaction is over. Return the statements that undo its DDL."""
         undoing = self._protector.undoing
         self._is_to_begin = False
-        self._unwritten = ()
+        self._unwritten = Unwritten()
         self._protector = Protector(self._database)
         return undoing
 
@@ -83,21 +97,11 @@ class MySQLBlockCodec(MySQLGuardCodec):
 
     def _commit(self, _: ask.Commit) -> Trips:
         protector, self._protector = self._protector, Protector(self._database)
-        marks, self._unwritten = self._unwritten, ()
-        if not marks:
+        unwritten, self._unwritten = self._unwritten, Unwritten()
+        if unwritten == Unwritten():
             yield self.fill(SQL.commit)
         else:
-            mark = marks[0]  # All marks of one commit belong to one lease.
-            yield self.fill(
-                SQL.write_and_commit,
-                resources=listed(one.resource for one in marks),
-                lock=mark.lock,
-                token=mark.token,
-                claim=mark.claim,
-                source_id=mark.source_id,
-                history_id=mark.history_id,
-                is_closed=mark.is_closed,
-            )
+            yield self.fill(SQL.write_and_commit, **unwritten._asdict())
         for statement in protector.afterwards:
             yield SeparateConnection(statement)
 
@@ -112,20 +116,38 @@ class MySQLBlockCodec(MySQLGuardCodec):
     def _read_marks(self, request: ask.ReadMarks) -> Trips:
         resources = listed(request.resources)
         if not self._is_to_begin:
-            answers = yield self.fill(SQL.read_marks, resources=resources, claim=request.claim)
+            answers = yield self.fill(SQL.read_marks, resources=resources)
             return marks_in(answers)
-        hold = "alone unless ours" if request.may_share else "alone"
-        answers = yield self.fill(SQL.begin, resources=resources, claim=request.claim, hold=hold, limit_s=BRIEF_S)
+        hold = "alone" if request.shared_by is None else "alone unless ours"
+        answers = yield self.fill(SQL.begin, resources=resources, digest=request.shared_by, hold=hold, limit_s=BRIEF_S)
         self._is_to_begin = False
         check_schema(answers[0])
         return marks_in(answers[1:])
 
-    def _write_marks(self, request: ask.WriteMarks) -> Trips:
-        self._unwritten += request.marks
+    def _begin_now(self) -> Trips:
+        """Begin the transaction, if a request comes before any mark is read."""
+        if self._is_to_begin:
+            answers = yield self.fill(SQL.begin, resources="", digest=None, hold="shared", limit_s=BRIEF_S)
+            self._is_to_begin = False
+            check_schema(answers[0])
+
+    def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
+        self._unwritten = self._unwritten._replace(raised=listed(request.resources), sequencer=str(request.sequencer))
+        yield from ()
+
+    def _close_marks(self, request: ask.CloseMarks) -> Trips:
+        self._unwritten = self._unwritten._replace(closed=listed(request.resources), claim=request.claim)
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
         mark = request.mark
+        yield self.fill(
+            SQL.check_change,
+            resource=mark.resource,
+            token=mark.token,
+            sequencer=None if request.sequencer is None else str(request.sequencer),
+            is_implausible=request.is_implausible,
+        )
         yield self.fill(SQL.write_audit, **request.entry._asdict())
         yield self.fill(
             SQL.change_mark,
@@ -134,12 +156,79 @@ class MySQLBlockCodec(MySQLGuardCodec):
             token=mark.token,
             source_id=mark.source_id,
             history_id=mark.history_id,
-            claim=mark.claim,
+            digest=mark.digest,
             is_closed=mark.is_closed,
         )
 
     def _write_audit(self, request: ask.WriteAudit) -> Trips:
         yield self.fill(SQL.write_audit, **request.entry._asdict())
+
+    # --- effects outside ---
+    def _read_effect(self, request: ask.ReadEffect) -> Trips:
+        (rows,) = yield self.fill(SQL.read_effect, **request._asdict())
+        if not rows:
+            return None
+        key, token, holder, began_at, result = rows[0]
+        return ask.Effect(
+            decode_text(key), int(token), decode_text(holder), decode_text(began_at), _text_or_none(result)
+        )
+
+    def _write_effect(self, request: ask.WriteEffect) -> Trips:
+        yield self.fill(SQL.write_effect, resource=request.resource, **request.effect._asdict())
+
+    # --- rights and signatures ---
+    def _grant_right(self, request: ask.GrantRight) -> Trips:
+        yield from self._begin_now()
+        yield self.fill(SQL.grant_right, **request.right._asdict())
+        yield self.fill(SQL.write_audit, **request.entry._asdict())
+
+    def _revoke_rights(self, request: ask.RevokeRights) -> Trips:
+        yield from self._begin_now()
+        answers = yield self.fill(SQL.find_rights, role=request.role)
+        held = [decode_text(resource) for (resource,) in answers[0]]
+        taken = tuple(ask.Right(name, request.role) for name in held if _is_revoked(name, request.resources))
+        for right in taken:
+            yield self.fill(SQL.revoke_right, **right._asdict())
+        for entry in request.entries:
+            yield self.fill(SQL.write_audit, **entry._asdict())
+        return taken
+
+    def _end_sessions(self, request: ask.EndSessions) -> Trips:
+        if not (yield SQL.may_see_sessions)[0][0][0]:
+            raise GuardError(
+                f"this account may not see the sessions of {request.role}, and so not end them: use one with the "
+                f"rights PROCESS and CONNECTION ADMIN"
+            )
+        look = self.fill(expand(SQL.find_sessions), role=request.role)
+        running = told = {number for (number,) in (yield look)[0]}
+        for number in told:
+            yield SeparateConnection(SQL.end_session.format(number=number))
+        for _ in range(MAX_LOOKS if told else 0):
+            running = told & {number for (number,) in (yield look)[0]}
+            if not running:
+                break
+            yield SQL.pause
+        if running:
+            raise SourceUnavailableError(
+                f"the sessions of account {request.role} were told to end, and {len(running)} have not ended: try again"
+            )
+        return len(told)
+
+    def _write_keys(self, request: ask.WriteKeys) -> Trips:
+        yield from self._begin_now()
+        yield self.fill(SQL.forget_keys)
+        for key in request.keys:
+            inner, outer = hmac_pads(key.secret)
+            values = {"key_id": key.key_id, "inner_pad": inner, "outer_pad": outer, "retired_s": key.retired_s}
+            yield self.fill(SQL.write_key, **values)
+        yield self.fill(SQL.write_audit, **request.entry._asdict())
+
+    def _require_signatures(self, request: ask.RequireSignatures) -> Trips:
+        yield from self._begin_now()
+        for resource in sorted(request.resources):
+            yield self.fill(SQL.require_signature, resource=resource, is_required=request.is_required)
+        for entry in request.entries:
+            yield self.fill(SQL.write_audit, **entry._asdict())
 
     # --- protection: its DDL runs on a separate connection, while the open transaction keeps the mark locked ---
     def _protect(self, request: ask.Protect) -> Trips:
@@ -153,14 +242,16 @@ class MySQLBlockCodec(MySQLGuardCodec):
         # A consistent snapshot is not needed, and at SERIALIZABLE every SELECT would lock.
         yield SQL.look_without_locks
         found = []
-        for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations):
+        for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations, SQL.show_rights):
             found.append((yield self.fill(look, resource=request.resource))[0])
         yield SQL.rollback
-        marks, triggers, observations = found
+        marks, triggers, observations, rights = found
         return ask.ResourceReport(
-            tuple(marks_in([marks]).values()),
+            tuple(marks_in([[row[:-1] for row in marks]]).values()),
             protections_in(triggers, self._database),
             tuple(_observation(row) for row in observations),
+            tuple(ask.Right(*map(decode_text, row)) for row in rights),
+            tuple(decode_text(row[0]) for row in marks if row[-1]),
         )
 
     ENCODERS: ClassVar = {
@@ -170,9 +261,17 @@ class MySQLBlockCodec(MySQLGuardCodec):
         ask.Open: _open,
         ask.Finish: _finish,
         ask.ReadMarks: _read_marks,
-        ask.WriteMarks: _write_marks,
+        ask.RaiseMarks: _raise_marks,
+        ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.ReadEffect: _read_effect,
+        ask.WriteEffect: _write_effect,
+        ask.GrantRight: _grant_right,
+        ask.RevokeRights: _revoke_rights,
+        ask.EndSessions: _end_sessions,
+        ask.WriteKeys: _write_keys,
+        ask.RequireSignatures: _require_signatures,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
@@ -193,7 +292,7 @@ class MySQLCallerCodec(MySQLGuardCodec):
         found: list[Rows] = []
         for resource in sorted(request.resources):
             # One result at a time: some cursors cannot read a second one.
-            found += yield self.fill(SQL.check_marks, resources=listed((resource,)), claim=request.claim)
+            found += yield self.fill(SQL.check_marks, resources=listed((resource,)))
         return marks_in(found)
 
     def _present(self, request: ask.Present) -> Trips:
@@ -215,6 +314,14 @@ class MySQLCallerCodec(MySQLGuardCodec):
         ask.Present: _present,
         ask.Unpresent: _unpresent,
     }
+
+
+def _is_revoked(right: str, resources: Iterable[str]) -> bool:
+    """Return whether a right covers one of these resources; one that ends in `*` stands for the right of that name."""
+    return any(
+        right == resource or (right.endswith("*") and not resource.endswith("*") and resource.startswith(right[:-1]))
+        for resource in resources
+    )
 
 
 def _separately(operations: Generator[str, list[Rows], Any]) -> Trips:
@@ -259,7 +366,7 @@ def _offered(request: ask.Open | ask.Present) -> dict[str, Value]:
         "resources": listed(request.resources),
         "lock": sequencer.lock,
         "token": sequencer.token,
-        "claim": sequencer.claim,
+        "proof": sequencer.proof,
         "source_id": sequencer.source_id,
         "history_id": sequencer.history_id,
         "limit_s": max(1, math.ceil(limit_ms / _MS_PER_S)),
@@ -276,11 +383,11 @@ def marks_in(results: Iterable[Rows]) -> dict[str, Mark]:
     """Return marks by their resources; a row without a lock is not a mark yet."""
     marks = {}
     for rows in results:
-        for resource, lock, token, source_id, history_id, claim, is_closed in rows:
+        for resource, lock, token, source_id, history_id, digest, is_closed in rows:
             if lock is not None:
-                source, history, shown_claim = map(_text_or_none, (source_id, history_id, claim))
+                source, history, text = map(_text_or_none, (source_id, history_id, digest))
                 name = decode_text(resource)
-                marks[name] = Mark(name, decode_text(lock), int(token), source, history, shown_claim, bool(is_closed))
+                marks[name] = Mark(name, decode_text(lock), int(token), source, history, text, bool(is_closed))
     return marks
 
 

@@ -1,7 +1,7 @@
 """Errors of a MySQL guard: refusals by the database's routines and triggers, and all others.
 
 Promise: a refusal carries the numbers that the database named, with any Python client. An error is definite before
-COMMIT was sent, also if the connection broke. Never shows a claim.
+COMMIT was sent, also if the connection broke. Never shows a claim or a proof.
 """
 
 import re
@@ -9,11 +9,20 @@ from typing import NamedTuple
 
 import pymysql
 
-from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
+from fencelock.errors import (
+    FencelockError,
+    GuardError,
+    RightError,
+    SchemaError,
+    SourceUnavailableError,
+    StaleTokenError,
+)
+from fencelock.stores.errors import implausible
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import (
     ENDED_INSIDE,
+    IMPLAUSIBLE,
     REFUSALS,
     STALE,
     DefiniteError,
@@ -23,7 +32,9 @@ from fencelock.stores.sql.errors import (
 
 _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)
 _NUMBERS = re.compile(r"token (\d+) at mark (\d+) of resource (.*?): ")
-_OLD_SNAPSHOT = "FL008"
+_CEILING = re.compile(r"token (\d+) above ceiling (\d+) of resource (.*)", re.DOTALL)
+_NO_RIGHT = re.compile(r"account (.*?) has no right to resource (.*)", re.DOTALL)
+_OLD_SNAPSHOT, NO_RIGHT = "FL008", "FL014"
 READ_ONLY = 1792
 """A write in a session that is bound, but in another transaction than the one that presented the lease."""
 RECORD_CHANGED = 1020
@@ -91,10 +102,25 @@ def map_refusal(error: BaseException) -> GuardError | None:
         return ended_inside()
     if code == _OLD_SNAPSHOT:
         return old_snapshot(message)
-    if code == STALE and (numbers := _NUMBERS.search(message)):
-        token, mark, resource = numbers.groups()
+    return _numbered(code, message) or REFUSALS.get(code, GuardError)(message)
+
+
+def _numbered(code: str, message: str) -> GuardError | None:
+    """Return the error for a refusal whose text names numbers or an account; None for any other."""
+    if code == STALE and (found := _NUMBERS.search(message)):
+        token, mark, resource = found.groups()
         return StaleTokenError(message, token=int(token), mark=int(mark), resource=resource)
-    return REFUSALS.get(code, GuardError)(message)
+    if code == IMPLAUSIBLE and (found := _CEILING.search(message)):
+        token, ceiling, resource = found.groups()
+        return implausible(resource, int(token), int(ceiling))
+    if code == NO_RIGHT and (found := _NO_RIGHT.search(message)):
+        account, resource = found.groups()
+        return RightError(
+            f"account {account} has no right to resource {resource!r}: it may neither seal nor present nor close it. "
+            f"As the owner of fencelock's routines, run `fencelock grant URL --resource {resource} --role "
+            f"{account.rpartition('@')[0]}`"
+        )
+    return None
 
 
 def map_block_error(error: BaseException) -> GuardError | None:

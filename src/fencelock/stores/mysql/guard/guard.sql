@@ -4,7 +4,7 @@
 
 -- name: begin
 -- Begin a brief transaction of the guard's own, and lock its marks.
-CALL {here}.fencelock_begin({resources}, {claim}, {hold}, {limit_s});
+CALL {here}.fencelock_begin({resources}, {digest}, {hold}, {limit_s});
 
 -- name: commit
 -- Commit the open transaction, if it is still the one that was begun.
@@ -24,11 +24,11 @@ CALL {here}.fencelock_unbind();
 
 -- name: open
 -- Begin the user's transaction, and present the lease in it.
-CALL {here}.fencelock_open({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {limit_s});
+CALL {here}.fencelock_open({resources}, {lock}, {token}, {proof}, {source_id}, {history_id}, {limit_s});
 
 -- name: offer
 -- Present the lease in an open transaction.
-CALL {here}.fencelock_offer({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {limit_s});
+CALL {here}.fencelock_offer({resources}, {lock}, {token}, {proof}, {source_id}, {history_id}, {limit_s});
 
 -- name: finish
 -- Commit the user's transaction, if it is still the one that was begun.
@@ -41,15 +41,15 @@ CALL {here}.fencelock_take_back({resources});
 
 -- name: check_marks
 -- The marks of these resources, locked in the caller's transaction.
-CALL {here}.fencelock_check_marks({resources}, {claim});
+CALL {here}.fencelock_check_marks({resources});
 
 -- name: read_marks
 -- The marks of these resources, locked in a transaction of the guard's own.
-CALL {here}.fencelock_read_marks({resources}, {claim}, 'shared');
+CALL {here}.fencelock_read_marks({resources}, NULL, 'shared');
 
 -- name: write_and_commit
--- Write marks of a lease, and commit the brief transaction.
-CALL {here}.fencelock_write_and_commit({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {is_closed});
+-- Raise marks to the sequencer's token, close those of the claim, and commit the brief transaction.
+CALL {here}.fencelock_write_and_commit({raised}, {sequencer}, {closed}, {claim});
 
 -- name: record_refusal
 -- Count a lease that enforcement would have refused.
@@ -77,12 +77,65 @@ ON DUPLICATE KEY UPDATE lock_name = COALESCE(lock_name, {lock});
 INSERT INTO {here}.fencelock_guard_audit (at, account, who, action, resource, from_token, to_token, reason)
 VALUES (UTC_TIMESTAMP(6), USER(), {who}, {action}, {resource}, {from_token}, {to_token}, {reason});
 
+-- name: check_change
+-- Refuse a token above the ceiling, and a sequencer without the signature that the resource requires.
+CALL {here}.fencelock_check_change({resource}, {token}, {sequencer}, {is_implausible});
+
+-- name: grant_right
+-- Let an account seal, present and close a resource, or all with a prefix.
+INSERT INTO {here}.fencelock_right (resource, account) VALUES ({resource}, CONVERT({role} USING utf8mb4))
+ON DUPLICATE KEY UPDATE resource = resource;
+
+-- name: find_rights
+-- The rights of an account, locked.
+SELECT resource FROM {here}.fencelock_right WHERE account = CONVERT({role} USING utf8mb4) ORDER BY resource FOR UPDATE;
+
+-- name: revoke_right
+-- Take a right away. It waits for no mark: a seal that waits for one checks its right afterwards.
+DELETE FROM {here}.fencelock_right WHERE resource = {resource} AND account = CONVERT({role} USING utf8mb4);
+
+-- name: show_rights
+-- The rights to one resource, or all rights.
+CALL {here}.fencelock_show_rights({resource});
+
+-- name: find_sessions
+-- Every other session of an account, whichever database it has chosen: a routine of any database can be called.
+SELECT ID FROM information_schema.PROCESSLIST
+WHERE ID <> CONNECTION_ID()
+    AND IS_ACCOUNT(CONVERT({role} USING utf8mb4), USER, REGEXP_REPLACE(HOST, ':[0-9]+$', ''));
+
+-- name: may_see_sessions
+-- Whether the server shows this account the sessions of others.
+SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES
+WHERE PRIVILEGE_TYPE = 'PROCESS' AND GRANTEE = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''');
+
+-- name: end_session
+-- Tell a session to end.
+KILL {number};
+
+-- name: pause
+-- Wait a moment.
+SELECT SLEEP(0.02);
+
+-- name: forget_keys
+-- Forget the keys, before others are written.
+DELETE FROM {here}.fencelock_guard_key;
+
+-- name: write_key
+-- Keep a key to check signatures with.
+INSERT INTO {here}.fencelock_guard_key (key_id, inner_pad, outer_pad, retired_s)
+VALUES ({key_id}, {inner_pad}, {outer_pad}, {retired_s});
+
+-- name: require_signature
+-- Require a signature at a resource, or no longer.
+CALL {here}.fencelock_require_signature({resource}, {is_required});
+
 -- name: change_mark
 -- Change a mark for an operator, by the audit entry that was just written.
-INSERT INTO {here}.fencelock_mark (resource, lock_name, token, source_id, history_id, claim, is_closed, audit_id)
-VALUES ({resource}, {lock}, NULLIF({token}, 0), {source_id}, {history_id}, {claim}, {is_closed}, LAST_INSERT_ID())
+INSERT INTO {here}.fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed, audit_id)
+VALUES ({resource}, {lock}, NULLIF({token}, 0), {source_id}, {history_id}, {digest}, {is_closed}, LAST_INSERT_ID())
 ON DUPLICATE KEY UPDATE lock_name = {lock}, token = NULLIF({token}, 0), source_id = {source_id},
-    history_id = {history_id}, claim = {claim}, is_closed = {is_closed}, audit_id = LAST_INSERT_ID();
+    history_id = {history_id}, digest = {digest}, is_closed = {is_closed}, audit_id = LAST_INSERT_ID();
 
 -- name: find_table
 -- The table of a name: its own spelling, its type, and its engine.
@@ -124,3 +177,11 @@ SET SESSION lock_wait_timeout = {limit_s};
 SET SESSION autocommit = 0, time_zone = @@global.time_zone, sql_mode = @@global.sql_mode,
     sql_safe_updates = @@global.sql_safe_updates, innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,
     /*M! tx_isolation = @@global.tx_isolation */ /*!80003 transaction_isolation = @@global.transaction_isolation */;
+
+-- name: read_effect
+-- What a presented resource keeps of one effect.
+CALL {here}.fencelock_read_effect({resource}, {key});
+
+-- name: write_effect
+-- Keep an effect of a presented resource, or forget it.
+CALL {here}.fencelock_write_effect({resource}, {key}, {holder}, {began_at}, {result});

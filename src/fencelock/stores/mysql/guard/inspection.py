@@ -40,9 +40,11 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
             raise
         return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)
+    rights = ask(GUARD.show_rights)
     return [
         *_about_tables(entries, rows, info.url),
         *_about_marks(entries, marks, info.url),
+        *_about_rights(entries, rights, info.url),
         *_about_side_doors(ask, entries, info.url),
     ]
 
@@ -77,6 +79,21 @@ def _about_marks(entries: list[MySQLProtectionEntry], marks: Rows, url: str) -> 
     for resource in (decode_text(mark[0]) for mark in marks):
         if resource not in protected:
             yield unprotected(url, resource)
+
+
+def _about_rights(entries: list[MySQLProtectionEntry], rights: Rows, url: str) -> Iterator[Finding]:
+    """Yield the rights to resources without tables."""
+    protected = {entry.resource for entry in entries}
+    for resource, account in (map(decode_text, row) for row in rights):
+        prefix = resource[:-1] if resource.endswith("*") else None
+        if resource not in protected and not (prefix is not None and any(one.startswith(prefix) for one in protected)):
+            yield Finding(
+                "idle-right",
+                f"account {account} has a right to resource {resource!r}, which protects no table",
+                f"run `fencelock revoke {url} --resource {resource} --role {account} --reason …`, unless all its data "
+                f"is elsewhere",
+                resource,
+            )
 
 
 def _about_side_doors(ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], url: str) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
 from fencelock.stores.errors import not_protected, nothing_protected
+from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text, literal, literals, quoted
 from fencelock.stores.statements import statements
 
@@ -149,7 +150,7 @@ class Protector:
             if (mode, kind) in before.intact:
                 yield self._drop(before, kind, mode)
             first = (yield self._fill(SQL.first_trigger, database=self._database, table=table, kind=kind))[0]
-            yield TRIGGERS[mode].format(
+            yield expand(TRIGGERS[mode]).format(
                 trigger=f"{self._here}.{quoted(_trigger(before, kind, mode))}",
                 kind=kind,
                 table=f"{self._here}.{quoted(table)}",

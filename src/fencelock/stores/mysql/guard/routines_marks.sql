@@ -3,9 +3,9 @@
 
 -- name: fencelock_read_marks
 -- The marks of these resources, one result each, locked: 'shared'; 'alone', before writing them; or 'alone unless ours',
--- before writing only those of other claims, so that transactions of one lease do not wait for each other. A claim is
--- shown only to a caller that knows it, otherwise as '*'.
-CREATE PROCEDURE fencelock_read_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64), p_hold VARCHAR(20))
+-- before writing only those without this digest, so that transactions of one lease do not wait for each other.
+CREATE PROCEDURE fencelock_read_marks(
+    p_resources LONGTEXT CHARACTER SET ascii, p_digest VARBINARY(64), p_hold VARCHAR(20))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
@@ -15,18 +15,19 @@ BEGIN
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         -- Read without a lock. (In the condition of an IF the SELECT would lock, and two sessions could deadlock.)
-        SELECT COUNT(*), COALESCE(SUM(mark.claim = p_claim AND NOT mark.is_closed), 0) INTO known, ours
+        SELECT COUNT(*), COALESCE(SUM(mark.digest = p_digest AND NOT mark.is_closed), 0) INTO known, ours
         FROM fencelock_mark AS mark WHERE mark.resource = wanted;
         IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT ours) THEN
             IF NOT known THEN
+                CALL fencelock_check_right(wanted);
                 INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
             END IF;
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
-                CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+                mark.digest, mark.is_closed
             FROM fencelock_mark AS mark WHERE mark.resource = wanted FOR UPDATE;
         ELSE
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
-                CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+                mark.digest, mark.is_closed
             FROM fencelock_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE;
         END IF;
     END WHILE;
@@ -34,18 +35,18 @@ END;
 
 -- name: fencelock_check_marks
 -- The marks, locked, one result each, for a caller's own transaction, unless its snapshot is older.
-CREATE PROCEDURE fencelock_check_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+CREATE PROCEDURE fencelock_check_marks(p_resources LONGTEXT CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     CALL fencelock_check_transaction();
-    CALL fencelock_read_marks(p_resources, p_claim, 'shared');
+    CALL fencelock_read_marks(p_resources, NULL, 'shared');
     CALL fencelock_check_snapshots(p_resources);
 END;
 
 -- name: fencelock_begin
 -- Begin a brief transaction of the guard's own; the results are the number of the schema, and the marks.
 CREATE PROCEDURE fencelock_begin(
-    p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED)
+    p_resources LONGTEXT CHARACTER SET ascii, p_digest VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     -- An earlier block on this connection, or the server's default, may have switched it off.
@@ -55,65 +56,149 @@ BEGIN
     SET @fencelock_presented = ',';
     CALL fencelock_bind(p_limit_s);
     SELECT schema_number FROM fencelock_guard WHERE id = 1;
-    CALL fencelock_read_marks(p_resources, p_claim, p_hold);
-END;
-
--- name: fencelock_write_marks
--- Raise marks, or close one's own, as the flows decided; the table's trigger refuses what no lease may do.
-CREATE PROCEDURE fencelock_write_marks(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_closed BOOLEAN)
-MODIFIES SQL DATA SQL SECURITY DEFINER
-BEGIN
-    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
-    DECLARE wanted VARBINARY(512);
-    IF p_lock IS NULL OR p_token IS NULL OR p_claim IS NULL OR p_source_id IS NULL OR p_history_id IS NULL THEN
-        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 the mark of a lease needs a lock, a token, a claim, a source and a history';
-    END IF;
-    WHILE rest <> '' DO
-        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
-            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
-        INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, claim, is_closed)
-        VALUES (wanted, p_lock, p_token, p_source_id, p_history_id, p_claim, p_is_closed)
-        ON DUPLICATE KEY UPDATE lock_name = p_lock, token = p_token, source_id = p_source_id, history_id = p_history_id,
-            claim = p_claim, is_closed = p_is_closed;
-    END WHILE;
-END;
-
--- name: fencelock_write_and_commit
--- Write marks, and commit the brief transaction.
-CREATE PROCEDURE fencelock_write_and_commit(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_closed BOOLEAN)
-MODIFIES SQL DATA SQL SECURITY DEFINER
-BEGIN
-    CALL fencelock_write_marks(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, p_is_closed);
-    CALL fencelock_commit();
+    CALL fencelock_read_marks(p_resources, p_digest, p_hold);
 END;
 
 -- name: fencelock_parse
--- Split a sequencer: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>. The error does not show it,
--- since it contains the claim.
+-- Split a sequencer: fl2.<key-id>.<source-id>.<history-id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>. The
+-- error does not show it, since it contains the proof.
 CREATE PROCEDURE fencelock_parse(
-    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_claim VARBINARY(64),
+    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_proof VARBINARY(64),
     OUT p_source_id VARBINARY(64), OUT p_history_id VARBINARY(64))
 NO SQL SQL SECURITY DEFINER
 BEGIN
     DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
-    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1024 OR p_sequencer NOT REGEXP
-        '^fl1[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]{1,64}[.]x[.][1-9][0-9]{0,18}[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]+$'
-        OR BINARY LEFT(p_sequencer, 3) <> BINARY 'fl1'
-        OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 5), '.', -1) AS UNSIGNED) > 9223372036854775807
-        OR LENGTH(SUBSTRING_INDEX(p_sequencer, '.', -1)) % 4 = 1 THEN
+    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
+        '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
+        OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1) AS UNSIGNED) > 9223372036854775807
+        OR LENGTH(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)) % 4 = 1
+        OR (p_sequencer LIKE 'fl2.0.%') <> (p_sequencer LIKE '%.') THEN
         SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
-            'FL011 not a sequencer: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>';
+            'FL011 not a sequencer: fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>';
     END IF;
-    SET p_source_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
-    SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 3), '.', -1);
-    SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 5), '.', -1);
-    SET p_claim = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
-    SET encoded = SUBSTRING_INDEX(p_sequencer, '.', -1);
+    SET p_source_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 3), '.', -1);
+    SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 4), '.', -1);
+    SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
+    SET p_proof = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 7), '.', -1);
+    SET encoded = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1);
     SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, (LENGTH(encoded) + 3) DIV 4 * 4, '='), '-', '+'), '_', '/'));
+END;
+
+-- name: fencelock_check_signature
+-- Refuse a sequencer that is not signed with a key of this guard, if the mark requires that. The key is read each time: one
+-- that was retired a moment ago, perhaps while this session was open, signs nothing.
+CREATE PROCEDURE fencelock_check_signature(p_resource VARBINARY(512), p_sequencer LONGTEXT CHARACTER SET utf8mb4)
+READS SQL DATA SQL SECURITY DEFINER
+checking: BEGIN
+    DECLARE v_lock VARBINARY(512);
+    DECLARE v_token BIGINT;
+    DECLARE v_proof, v_source_id, v_history_id, v_key_id, v_found VARBINARY(64);
+    DECLARE v_inner_pad, v_outer_pad BINARY(64);
+    DECLARE v_retired_s BIGINT;
+    DECLARE v_is_required BOOLEAN DEFAULT FALSE;
+    DECLARE message, reason VARCHAR(1024) CHARACTER SET utf8mb4;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT requires_signature INTO v_is_required FROM fencelock_mark WHERE resource = p_resource;
+    IF NOT v_is_required THEN
+        LEAVE checking;
+    END IF;
+    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
+    SET v_key_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
+    SELECT key_id, inner_pad, outer_pad, retired_s INTO v_found, v_inner_pad, v_outer_pad, v_retired_s
+    FROM fencelock_guard_key WHERE key_id = v_key_id;
+    IF v_key_id = '0' THEN
+        SET reason = 'it has none';
+    ELSEIF v_found IS NULL THEN
+        SET reason = CONCAT('this guard does not know its key ', v_key_id);
+    ELSEIF v_retired_s <= UNIX_TIMESTAMP(SYSDATE()) THEN
+        SET reason = CONCAT('its key ', v_key_id, ' is retired');
+    ELSEIF BINARY SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id, v_history_id, 'x',
+            v_token, v_proof, SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)))
+        <> BINARY SUBSTRING_INDEX(p_sequencer, '.', -1) THEN
+        SET reason = CONCAT('it is not the one that key ', v_key_id, ' gives');
+    END IF;
+    IF reason IS NOT NULL THEN
+        SET message = LEFT(CONCAT('FL013 token ', v_token, ' needs a signature at resource ',
+            LEFT(CONVERT(p_resource USING utf8mb4), 30), ', and ', reason), 128);
+        SIGNAL SQLSTATE 'FL013' SET MESSAGE_TEXT = message;
+    END IF;
+END;
+
+-- name: fencelock_check_plausible
+-- Refuse a token that no source can have issued by now: a guard against accidents, such as a timestamp in nanoseconds. A
+-- history that an operator begins starts above 2**30 tokens for each second since 2026; 2**50 more are allowed, and 2**50
+-- above the mark whatever the clock says.
+CREATE PROCEDURE fencelock_check_plausible(p_resource VARBINARY(512), p_token BIGINT)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_mark BIGINT DEFAULT 0;
+    DECLARE v_ceiling BIGINT;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    SELECT COALESCE(MAX(token), 0) INTO v_mark FROM fencelock_mark WHERE resource = p_resource;
+    SET v_ceiling = LEAST(TIMESTAMPDIFF(SECOND, '2026-01-01', SYSDATE()), 8000000000) * 1073741824;
+    SET v_ceiling = LEAST(GREATEST(v_ceiling, v_mark), 9223372036854775807 - 1125899906842624) + 1125899906842624;
+    IF p_token > v_ceiling THEN
+        SET message = LEFT(CONCAT('FL012 token ', p_token, ' above ceiling ', v_ceiling, ' of resource ',
+            CONVERT(p_resource USING utf8mb4)), 128);
+        SIGNAL SQLSTATE 'FL012' SET MESSAGE_TEXT = message;
+    END IF;
+END;
+
+-- name: fencelock_raise_marks
+-- Raise marks to the sequencer's token, as the flows decided; the table's trigger refuses what no lease may do.
+CREATE PROCEDURE fencelock_raise_marks(
+    p_resources LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted, v_lock VARBINARY(512);
+    DECLARE v_token BIGINT;
+    DECLARE v_proof, v_digest, v_source_id, v_history_id VARBINARY(64);
+    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
+    SET v_digest = ONE_WAY(v_proof);
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        CALL fencelock_check_right(wanted);
+        CALL fencelock_check_signature(wanted, p_sequencer);
+        CALL fencelock_check_plausible(wanted, v_token);
+        INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed)
+        VALUES (wanted, v_lock, v_token, v_source_id, v_history_id, v_digest, FALSE)
+        ON DUPLICATE KEY UPDATE lock_name = v_lock, token = v_token, source_id = v_source_id, history_id = v_history_id,
+            digest = v_digest, is_closed = FALSE;
+    END WHILE;
+END;
+
+-- name: fencelock_close_marks
+-- Close the marks that belong to the lease with this claim, which its holder alone has.
+CREATE PROCEDURE fencelock_close_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(ONE_WAY(p_claim));
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted VARBINARY(512);
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        CALL fencelock_check_right(wanted);
+        UPDATE fencelock_mark SET is_closed = TRUE WHERE resource = wanted AND digest = v_digest;
+    END WHILE;
+END;
+
+-- name: fencelock_write_and_commit
+-- Raise marks, close marks, and commit the brief transaction.
+CREATE PROCEDURE fencelock_write_and_commit(
+    p_raised LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4,
+    p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    IF p_raised <> '' THEN
+        CALL fencelock_raise_marks(p_raised, p_sequencer);
+    END IF;
+    IF p_closed <> '' THEN
+        CALL fencelock_close_marks(p_closed, p_claim);
+    END IF;
+    CALL fencelock_commit();
 END;
 
 -- name: fencelock_present
@@ -122,20 +207,24 @@ END;
 CREATE PROCEDURE fencelock_present(p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_resource VARBINARY(512))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE p_lock VARBINARY(512);
-    DECLARE p_token BIGINT;
-    DECLARE p_claim, p_source_id, p_history_id VARBINARY(64);
-    CALL fencelock_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    DECLARE v_lock VARBINARY(512);
+    DECLARE v_token BIGINT;
+    DECLARE v_proof, v_digest, v_source_id, v_history_id VARBINARY(64);
+    DECLARE v_is_ours BOOLEAN;
+    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
+    SET v_digest = ONE_WAY(v_proof);
     CALL fencelock_join(NULL);
-    IF NOT EXISTS (
+    SET v_is_ours = EXISTS (
         SELECT 1 FROM fencelock_mark AS mark
-        WHERE mark.resource = p_resource AND mark.token = p_token AND mark.claim = p_claim AND mark.lock_name = p_lock
-            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed
-        LOCK IN SHARE MODE) THEN
-        CALL fencelock_refuse(p_resource, p_lock, p_token, p_claim, p_source_id, p_history_id);
+        WHERE mark.resource = p_resource AND mark.token = v_token AND mark.digest = v_digest AND mark.lock_name = v_lock
+            AND mark.source_id = v_source_id AND mark.history_id = v_history_id AND NOT mark.is_closed
+        LOCK IN SHARE MODE);
+    CALL fencelock_check_right(p_resource);
+    IF NOT v_is_ours THEN
+        CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
     END IF;
     CALL fencelock_check_snapshots(HEX(p_resource));
-    SET @fencelock_presented = CONCAT(@fencelock_presented, HEX(p_resource), '.', p_token, '.', p_claim, ',');
+    SET @fencelock_presented = CONCAT(@fencelock_presented, HEX(p_resource), '.', v_token, '.', v_proof, ',');
 END;
 
 -- name: fencelock_seal
@@ -144,12 +233,13 @@ END;
 CREATE PROCEDURE fencelock_seal(p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_resource VARBINARY(512))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE p_lock, m_lock VARBINARY(512);
-    DECLARE p_token, m_token BIGINT;
-    DECLARE p_claim, p_source_id, p_history_id, m_claim, m_source_id, m_history_id VARBINARY(64);
+    DECLARE v_lock, m_lock VARBINARY(512);
+    DECLARE v_token, m_token BIGINT;
+    DECLARE v_proof, v_digest, v_source_id, v_history_id, m_digest, m_source_id, m_history_id VARBINARY(64);
     DECLARE m_is_closed BOOLEAN;
     DECLARE known INT;
-    CALL fencelock_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
+    SET v_digest = ONE_WAY(v_proof);
     BEGIN
         DECLARE EXIT HANDLER FOR 1568
             SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 cannot seal inside a transaction: seal before it begins';
@@ -166,27 +256,71 @@ BEGIN
         IF NOT known THEN
             INSERT INTO fencelock_mark (resource) VALUES (p_resource) ON DUPLICATE KEY UPDATE audit_id = audit_id;
         END IF;
-        SELECT lock_name, token, source_id, history_id, claim, is_closed
-        INTO m_lock, m_token, m_source_id, m_history_id, m_claim, m_is_closed
+        SELECT lock_name, token, source_id, history_id, digest, is_closed
+        INTO m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
         FROM fencelock_mark WHERE resource = p_resource FOR UPDATE;
-        IF COALESCE(m_lock, p_lock) = p_lock AND COALESCE(m_source_id, p_source_id) = p_source_id
-            AND COALESCE(m_token, 0) < p_token THEN
-            CALL fencelock_write_marks(HEX(p_resource), p_lock, p_token, p_claim, p_source_id, p_history_id, FALSE);
-        ELSEIF NOT (m_lock <=> p_lock AND m_token <=> p_token AND m_claim <=> p_claim AND m_source_id <=> p_source_id
-            AND m_history_id <=> p_history_id AND NOT m_is_closed) THEN
-            CALL fencelock_refuse(p_resource, p_lock, p_token, p_claim, p_source_id, p_history_id);
+        CALL fencelock_check_right(p_resource);
+        IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
+            AND m_history_id <=> v_history_id AND NOT m_is_closed) THEN
+            CALL fencelock_check_signature(p_resource, p_sequencer);
+            IF COALESCE(m_lock, v_lock) = v_lock AND COALESCE(m_source_id, v_source_id) = v_source_id
+                AND COALESCE(m_token, 0) < v_token THEN
+                CALL fencelock_raise_marks(HEX(p_resource), p_sequencer);
+            ELSE
+                CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
+            END IF;
         END IF;
         COMMIT;
     END;
 END;
 
 -- name: fencelock_show_marks
--- The marks of one resource, or of all, without waiting and without claims.
+-- The marks of one resource, or of all, without waiting.
 CREATE PROCEDURE fencelock_show_marks(p_resource VARBINARY(512))
 READS SQL DATA SQL SECURITY DEFINER
-SELECT resource, lock_name, COALESCE(token, 0), source_id, history_id, IF(claim IS NULL, NULL, '*'), is_closed
+SELECT resource, lock_name, COALESCE(token, 0), source_id, history_id, digest, is_closed, requires_signature
 FROM fencelock_mark
 WHERE lock_name IS NOT NULL AND (p_resource IS NULL OR resource = p_resource) ORDER BY resource;
+
+-- name: fencelock_show_rights
+-- The rights to one resource, or all rights.
+CREATE PROCEDURE fencelock_show_rights(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+SELECT resource, CAST(account AS BINARY) FROM fencelock_right
+WHERE p_resource IS NULL OR resource = p_resource OR (
+    RIGHT(resource, 1) = '*' AND LEFT(p_resource, LENGTH(resource) - 1) = LEFT(resource, LENGTH(resource) - 1))
+ORDER BY resource, account;
+
+-- name: fencelock_check_change
+-- Refuse a change of a mark by an operator: a token above the ceiling, unless the operator vouches for it, and a sequencer,
+-- if there is one, that is not signed where that is required.
+CREATE PROCEDURE fencelock_check_change(
+    p_resource VARBINARY(512), p_token BIGINT, p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_is_implausible BOOLEAN)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    IF p_sequencer IS NOT NULL THEN
+        CALL fencelock_check_signature(p_resource, p_sequencer);
+    END IF;
+    IF NOT p_is_implausible THEN
+        CALL fencelock_check_plausible(p_resource, p_token);
+    END IF;
+END;
+
+-- name: fencelock_require_signature
+-- Require a signature of every sequencer that raises this mark, or no longer.
+CREATE PROCEDURE fencelock_require_signature(p_resource VARBINARY(512), p_is_required BOOLEAN)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE known INT;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = p_resource AND lock_name IS NOT NULL;
+    IF NOT known THEN
+        SET message = LEFT(CONCAT('FL015 there is no mark, run fencelock protect first. Resource: ',
+            CONVERT(p_resource USING utf8mb4)), 128);
+        SIGNAL SQLSTATE 'FL015' SET MESSAGE_TEXT = message;
+    END IF;
+    UPDATE fencelock_mark SET requires_signature = p_is_required WHERE resource = p_resource;
+END;
 
 -- name: fencelock_show_triggers
 -- Every table that was protected and not unprotected, with each existing trigger of fencelock, for any account: its

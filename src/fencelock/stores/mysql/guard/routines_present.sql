@@ -3,7 +3,7 @@
 -- an interrupted installation can be repeated; the schema's number is written last, and nobody calls a routine before.
 --
 -- To present a lease, a session locks the mark's row, shared, until the end of its transaction, compares the mark, and
--- records token and claim in @fencelock_presented. A seal locks the row exclusively, so it waits for all transactions
+-- records token and proof in @fencelock_presented. A seal locks the row exclusively, so it waits for all transactions
 -- that have presented, and they for it.
 --
 -- A session's variables outlive its transactions, so presenting does two more things. It sets a savepoint, which ends
@@ -19,21 +19,22 @@
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
 -- FL004 wrong lock or source, FL005 not sealed, FL006 inside a transaction where none may be open, outside one where one
 -- must be, or inside an XA transaction, FL007 the guarded transaction ended before, FL008 a snapshot from before the
--- seal, FL009 a forbidden change of a mark, FL011 not a sequencer. Lists of resources are hexadecimal, separated by
+-- seal, FL009 a forbidden change of a mark, FL011 not a sequencer, FL012 an implausible token, FL013 a signature that is
+-- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist. Lists of resources are hexadecimal, separated by
 -- commas, in the order of their bytes.
 
 -- name: fencelock_refuse
 -- Raise the reason why a lease is not admitted to a resource with another mark. Never returns.
 CREATE PROCEDURE fencelock_refuse(
-    p_resource VARBINARY(512), p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64), p_source_id VARBINARY(64),
+    p_resource VARBINARY(512), p_lock VARBINARY(512), p_token BIGINT, p_digest VARBINARY(64), p_source_id VARBINARY(64),
     p_history_id VARBINARY(64))
 READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE m_lock VARBINARY(512);
     DECLARE m_token BIGINT;
-    DECLARE m_source_id, m_history_id, m_claim VARBINARY(64);
+    DECLARE m_source_id, m_history_id, m_digest VARBINARY(64);
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    SELECT lock_name, token, source_id, history_id, claim INTO m_lock, m_token, m_source_id, m_history_id, m_claim
+    SELECT lock_name, token, source_id, history_id, digest INTO m_lock, m_token, m_source_id, m_history_id, m_digest
     FROM fencelock_mark WHERE resource = p_resource LOCK IN SHARE MODE;
     SET message = CONCAT('token ', p_token, ' at mark ', COALESCE(m_token, 0), ' of resource ',
         LEFT(CONVERT(p_resource USING utf8mb4), 30), ': ');
@@ -49,15 +50,41 @@ BEGIN
     ELSEIF m_token > p_token THEN
         SET message = LEFT(CONCAT('FL002 ', message, 'a newer holder has sealed it. Stop'), 128);
         SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
-    ELSEIF m_claim IS NULL THEN
+    ELSEIF m_digest IS NULL THEN
         SET message = LEFT(CONCAT('FL002 ', message, 'an operator has raised it. Stop'), 128);
         SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
-    ELSEIF m_claim <> p_claim OR m_history_id <> p_history_id THEN
+    ELSEIF m_digest <> p_digest OR m_history_id <> p_history_id THEN
         SET message = LEFT(CONCAT('FL003 ', message, 'another lease has sealed it with this token'), 128);
         SIGNAL SQLSTATE 'FL003' SET MESSAGE_TEXT = message;
     END IF;
     SET message = LEFT(CONCAT('FL002 ', message, 'its own holder closed it'), 128);
     SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
+END;
+
+-- name: fencelock_check_right
+-- Refuse a session whose account may not seal, present or close the resource. The account is the one that logged in. Call
+-- it after the mark is locked: a session that waited for the lock is refused if its right was taken meanwhile.
+CREATE PROCEDURE fencelock_check_right(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_host VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', -1);
+    DECLARE v_name VARCHAR(288) CHARACTER SET utf8mb4 DEFAULT LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(v_host) - 1);
+    DECLARE v_rights INT DEFAULT 0;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    IF NOT IS_ACCOUNT(CURRENT_USER(), v_name, v_host) THEN
+        SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+        WHERE held.resource = p_resource AND IS_ACCOUNT(held.account, v_name, v_host);
+        IF v_rights = 0 THEN
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            WHERE RIGHT(held.resource, 1) = '*' AND IS_ACCOUNT(held.account, v_name, v_host)
+                AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1);
+        END IF;
+        IF v_rights = 0 THEN
+            SET message = LEFT(CONCAT('FL014 account ', LEFT(USER(), 50), ' has no right to resource ',
+                CONVERT(p_resource USING utf8mb4)), 128);
+            SIGNAL SQLSTATE 'FL014' SET MESSAGE_TEXT = message;
+        END IF;
+    END IF;
 END;
 
 -- name: fencelock_refuse_write
@@ -94,10 +121,10 @@ BEGIN
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         SET current_mark = (
-            SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)
+            SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.digest)
             FROM fencelock_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE);
         -- A plain SELECT reads the snapshot; a SELECT inside SET would lock, and read the current row.
-        SELECT MAX(CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)) INTO seen_mark
+        SELECT MAX(CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.digest)) INTO seen_mark
         FROM fencelock_mark AS mark WHERE mark.resource = wanted;
         IF NOT current_mark <=> seen_mark THEN
             SET message = LEFT(CONCAT('FL008 the transaction''s snapshot is older than mark ',
@@ -199,13 +226,15 @@ END;
 -- session's settings, since it sets them each time. (MariaDB's limits apply to transactions only; `fencelock_finish`
 -- lifts the other one.)
 CREATE PROCEDURE fencelock_open(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(64),
     p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(p_proof);
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii;
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE v_is_ours BOOLEAN;
     START TRANSACTION READ WRITE;
     SAVEPOINT fencelock_presented;
     SET SESSION TRANSACTION READ ONLY;
@@ -219,13 +248,15 @@ BEGIN
         /*!80003 , SESSION wait_timeout = LEAST(@@global.wait_timeout, p_limit_s) */;
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
-        IF EXISTS (
+        SET v_is_ours = EXISTS (
             SELECT 1 FROM fencelock_mark AS mark
-            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim
+            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
-            LOCK IN SHARE MODE) THEN
-            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_claim, ',');
+            LOCK IN SHARE MODE);
+        CALL fencelock_check_right(UNHEX(wanted));
+        IF v_is_ours THEN
+            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ',');
         ELSE
             SET others = CONCAT_WS(',', others, wanted);
         END IF;
@@ -255,23 +286,27 @@ END;
 -- Admit the writes of the caller's own transaction to each resource whose open mark is exactly this lease's, if its
 -- snapshot is not older than the marks; the result is the other resources. The marks stay locked, shared, until it ends.
 CREATE PROCEDURE fencelock_offer(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(64),
     p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(p_proof);
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE v_is_ours BOOLEAN;
     CALL fencelock_join(p_limit_s);
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
-        IF EXISTS (
+        SET v_is_ours = EXISTS (
             SELECT 1 FROM fencelock_mark AS mark
-            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim
+            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
-            LOCK IN SHARE MODE) THEN
-            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_claim, ',');
+            LOCK IN SHARE MODE);
+        CALL fencelock_check_right(UNHEX(wanted));
+        IF v_is_ours THEN
+            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ',');
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;

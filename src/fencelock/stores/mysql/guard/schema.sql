@@ -1,6 +1,6 @@
 -- The guard's tables, in the database that it protects. The statements run in this order, and each can be repeated: DDL
 -- commits by itself here, so an installation may end between any two. The number of the schema is written last, by the
--- statement write_schema of install.sql, and nothing is called before. Names and claims are bytes, so that no collation
+-- statement write_schema of install.sql, and nothing is called before. Names and digests are bytes, so that no collation
 -- makes two of them equal. Only the operator needs rights on the tables: all others use the routines.
 
 -- name: create_guard
@@ -25,8 +25,9 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: create_mark
--- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a claim:
--- an operator's). `audit_id` names the entry of an operator's last change. A row without a lock is not a mark yet: two
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a digest:
+-- an operator's). `audit_id` names the entry of an operator's last change. `requires_signature`: a sequencer raises the
+-- mark only if it is signed with a key of fencelock_guard_key. A row without a lock is not a mark yet: two
 -- first seals of one resource wait for each other by it. A client that may seal may send any name, and a mark cannot be
 -- deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as UTF-8, which they are
 -- not.)
@@ -36,9 +37,10 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
     token      BIGINT          CHECK (token >= 1),
     source_id  VARBINARY(64),
     history_id VARBINARY(64),
-    claim      VARBINARY(64),
+    digest     VARBINARY(64),
     is_closed  BOOLEAN         NOT NULL DEFAULT FALSE,
     audit_id   BIGINT UNSIGNED,
+    requires_signature BOOLEAN NOT NULL DEFAULT FALSE,
     CONSTRAINT fencelock_a_resource_has_1_to_512_bytes_of_utf8 CHECK (
         resource <> '' AND CAST(CONVERT(resource USING utf8mb4) AS BINARY) <=> resource
         AND HEX(resource) NOT REGEXP '^(..)*(00|ED[AB])'),
@@ -46,8 +48,41 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
         lock_name IS NULL OR (
             lock_name <> '' AND CAST(CONVERT(lock_name USING utf8mb4) AS BINARY) <=> lock_name
             AND HEX(lock_name) NOT REGEXP '^(..)*(00|ED[AB])')),
-    CONSTRAINT fencelock_ids_and_claims_are_of_letters_digits_and_dashes CHECK (
-        CONVERT(CONCAT_WS('', source_id, history_id, claim) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
+    CONSTRAINT fencelock_ids_and_digests_are_of_letters_digits_and_dashes CHECK (
+        CONVERT(CONCAT_WS('', source_id, history_id, digest) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
+) ENGINE = InnoDB;
+
+-- name: create_effect
+-- Effects outside of the database (`fencelock.dispatch`): who began one (UTC), with which token, and its result (NULL:
+-- nobody has recorded one). Their owner may delete them.
+CREATE TABLE IF NOT EXISTS fencelock_effect (
+    resource   VARBINARY(512)  NOT NULL,
+    effect_key VARBINARY(512)  NOT NULL,
+    token      BIGINT          NOT NULL,
+    holder     VARBINARY(2048) NOT NULL,
+    began_at   DATETIME(6)     NOT NULL,
+    result     VARBINARY(4096),
+    PRIMARY KEY (resource, effect_key)
+) ENGINE = InnoDB;
+
+-- name: create_right
+-- Which accounts may seal, present and close a resource; one that ends in * stands for all with that prefix. An account is
+-- a user's name, from every host, or `name@host`, with the host as a pattern of LIKE. A new guard has no row: only the
+-- account that owns the routines may (G12).
+CREATE TABLE IF NOT EXISTS fencelock_right (
+    resource VARBINARY(512) NOT NULL,
+    account  VARCHAR(288)   NOT NULL,
+    PRIMARY KEY (resource, account)
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- name: create_guard_key
+-- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and the
+-- second, since 1970, from which on it is not accepted.
+CREATE TABLE IF NOT EXISTS fencelock_guard_key (
+    key_id    VARBINARY(64) PRIMARY KEY,
+    inner_pad BINARY(64)    NOT NULL,
+    outer_pad BINARY(64)    NOT NULL,
+    retired_s BIGINT
 ) ENGINE = InnoDB;
 
 -- name: create_protection
@@ -103,7 +138,7 @@ BEGIN
     ELSEIF OLD.source_id IS NOT NULL AND NOT (NEW.source_id <=> OLD.source_id) THEN
         SET is_kept = FALSE;
     ELSEIF NEW.token <=> OLD.token THEN
-        SET is_kept = NEW.claim <=> OLD.claim AND NEW.source_id <=> OLD.source_id AND NEW.history_id <=> OLD.history_id
+        SET is_kept = NEW.digest <=> OLD.digest AND NEW.source_id <=> OLD.source_id AND NEW.history_id <=> OLD.history_id
             AND NEW.is_closed >= OLD.is_closed;
     ELSE
         SET is_kept = NEW.token > COALESCE(OLD.token, 0);

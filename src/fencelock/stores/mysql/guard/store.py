@@ -22,6 +22,7 @@ from fencelock.stores.mysql.connection.client import (
     open_async_connection,
     open_connection,
 )
+from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.install import check_tables
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
@@ -44,7 +45,7 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("present", "marks"))
+ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("present", "effects", "marks"))
 """In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30
@@ -159,5 +160,5 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
     for file in ROUTINES:
         for name in file:
             results(native, INSTALL.drop_routine.format(routine=name))
-            results(native, file[name])
+            results(native, expand(file[name]))
     results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER))

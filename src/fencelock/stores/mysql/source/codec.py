@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.source_clock import SourceState
+from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.sql.source import (
     MAX_WAITERS,
     PAGE_LOCKS,
@@ -21,14 +22,16 @@ from fencelock.stores.sql.source import (
     Rows,
     SourceCodecBase,
     SourceOperation,
+    decode_keys,
     decode_renewed,
     lock_info,
+    signature_in,
     unknown_lock,
 )
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
-SHORT_ANSWER = 4
+SHORT_ANSWER = 6
 """The columns of `acquire` in its common case, which repeats nothing of the source that the caller named."""
 
 
@@ -89,7 +92,19 @@ class MySQLSourceCodec(SourceCodecBase):
 
     def _break_lease(self, request: ask.Break) -> SourceOperation:
         parameters = (request.lock.encode(), request.claim, request.holder, request.reason)
-        return SourceOperation(SQL.break_lease, parameters, lambda rows: ask.Broken(*rows[0]))
+        return SourceOperation(SQL.break_lease, parameters, _decode_broken)
+
+    def _check(self, request: ask.Check) -> SourceOperation:
+        parameters = (request.lock.encode(), request.history_id, request.proof)
+        return SourceOperation(SQL.check_proof, parameters, lambda rows: ask.Checked(*(rows[0] if rows else (0, None))))
+
+    def _write_key(self, request: ask.WriteKey) -> SourceOperation:
+        key = request.key
+        parameters = (key.key_id, key.secret, *hmac_pads(key.secret), key.not_before_s, key.retired_s)
+        return SourceOperation(SQL.write_key, parameters, lambda _: None)
+
+    def _read_keys(self, _: ask.ReadKeys) -> SourceOperation:
+        return SourceOperation(SQL.read_keys, (), decode_keys)
 
     def _purge(self, _: ask.Purge) -> SourceOperation:
         return SourceOperation(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
@@ -107,6 +122,9 @@ class MySQLSourceCodec(SourceCodecBase):
         ask.Renew: _renew,
         ask.RaiseEpoch: _raise_epoch,
         ask.Break: _break_lease,
+        ask.Check: _check,
+        ask.WriteKey: _write_key,
+        ask.ReadKeys: _read_keys,
         ask.Purge: _purge,
         ask.Inspect: _inspect,
         ask.ListLocks: _list_locks,
@@ -121,12 +139,17 @@ def draw_id() -> str:
 
 def answer_of(row: Row, seen: SourceState) -> AcquireAnswer:
     """Return one row of `acquire`, completed with the source that the caller named if the row is a short one."""
-    return AcquireAnswer._make((*row, *seen) if len(row) == SHORT_ANSWER else row)
+    return AcquireAnswer(*((*row[:4], *seen, *row[4:]) if len(row) == SHORT_ANSWER else row))
 
 
 def _decode_released(rows: Rows) -> ask.Released:
     # The common case, that the claim held the lock, returns no row.
     return ask.Released(was_held=not rows or bool(rows[0][0]))
+
+
+def _decode_broken(rows: Rows) -> ask.Broken:
+    token, source_id, history_id, holder, *signature = rows[0]
+    return ask.Broken(token, source_id, history_id, holder, signature_in(*signature))
 
 
 def _decode_lock(lock: str, rows: Rows) -> LockInfo:

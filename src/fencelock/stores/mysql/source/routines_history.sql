@@ -57,6 +57,10 @@ CREATE PROCEDURE fencelock_break(
     IN p_reason TEXT CHARACTER SET utf8mb4)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_claim);
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
+    DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_inner_pad, v_outer_pad BINARY(64);
     DECLARE v_token, v_epoch, v_now_us BIGINT;
     DECLARE v_holder VARCHAR(512) CHARACTER SET utf8mb4;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -67,25 +71,48 @@ BEGIN
     END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
-    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE claim = p_claim;
+    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE digest = v_digest;
     IF v_token IS NULL THEN
         UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
         SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
         SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
         SELECT holder INTO v_holder FROM fencelock_lock
-        WHERE name = p_lock AND claim IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
+        WHERE name = p_lock AND digest IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
         -- The holder's claim ends here: remember it before the row forgets the holder.
         UPDATE fencelock_lock
-        SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_claim = claim
-        WHERE name = p_lock AND claim IS NOT NULL;
+        SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
+        WHERE name = p_lock AND digest IS NOT NULL;
         UPDATE fencelock_lock
-        SET token = v_token, claim = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
+        SET token = v_token, digest = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
         WHERE name = p_lock;
-        INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, claim)
-        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_claim);
+        INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, digest)
+        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, v_digest);
     END IF;
     COMMIT;
-    SELECT v_token, source_id, history_id, v_holder FROM fencelock_source WHERE id = 1;
+    SELECT source_id, history_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+    INTO v_source_id, v_history_id, v_now_us FROM fencelock_source WHERE id = 1;
+    SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
+    WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+    ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
+    IF v_key_id IS NOT NULL THEN
+        SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
+            v_history_id, 'x', v_token, v_proof, BASE64URL(p_lock)));
+    END IF;
+    SELECT v_token, v_source_id, v_history_id, v_holder, v_key_id, v_signature;
+END;
+
+-- name: create_check
+-- The time left of the lease with this proof, 0 if it does not hold the lock, and the lock's last token; no row for an
+-- unknown lock.
+CREATE PROCEDURE fencelock_check(
+    IN p_lock VARBINARY(512), IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_proof VARCHAR(64) CHARACTER SET ascii)
+SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_proof);
+    SELECT IF(l.digest = v_digest AND l.epoch = s.epoch AND s.history_id = p_history_id, GREATEST(0, LEAST(
+               l.deadline_us - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), l.ttl_ms * 1000)) DIV 1000, 0),
+           l.token
+    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock;
 END;
 
 -- name: create_purge
@@ -99,7 +126,7 @@ BEGIN
     DECLARE v_is_over BOOLEAN DEFAULT FALSE;
     DECLARE free CURSOR FOR
         SELECT l.name FROM fencelock_lock AS l
-        WHERE (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
+        WHERE (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
           AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS q
                           WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
@@ -119,7 +146,7 @@ BEGIN
         END IF;
         SET v_held = NULL;
         SELECT l.name INTO v_held FROM fencelock_lock AS l
-        WHERE l.name = v_name AND (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
+        WHERE l.name = v_name AND (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
         FOR UPDATE SKIP LOCKED;
         -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
         IF v_held IS NOT NULL AND NOT EXISTS (
@@ -149,10 +176,10 @@ BEGIN
     DECLARE v_epoch, v_now_us BIGINT;
     SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
     SELECT l.name, l.token, l.holder,
-           IF(l.claim IS NULL OR l.epoch <> v_epoch, 0,
+           IF(l.digest IS NULL OR l.epoch <> v_epoch, 0,
               (GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) + 999) DIV 1000),
            l.ttl_ms, q.holder
-    FROM (SELECT name, token, holder, claim, epoch, deadline_us, ttl_ms FROM fencelock_lock
+    FROM (SELECT name, token, holder, digest, epoch, deadline_us, ttl_ms FROM fencelock_lock
           WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l
     LEFT JOIN fencelock_waiter AS q ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
     ORDER BY l.name, q.ticket;

@@ -46,11 +46,11 @@ END;
 -- name: create_remember_ended
 -- Remember that a claim, which does not hold the lock, has ended. The lock's row is locked.
 CREATE PROCEDURE fencelock_remember_ended(
-    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_ended_us BIGINT)
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_ended_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     UPDATE fencelock_lock
-    SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = p_ended_us, ended_claim = p_claim
+    SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = p_ended_us, ended_digest = p_digest
     WHERE name = p_lock;
 END;
 
@@ -59,12 +59,12 @@ END;
 CREATE PROCEDURE fencelock_drop_waiter(IN p_lock VARBINARY(512), IN p_ticket BIGINT, IN p_now_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_born_us BIGINT;
-    SELECT claim, born_us INTO v_claim, v_born_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
+    SELECT digest, born_us INTO v_digest, v_born_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
     DELETE FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
     UPDATE fencelock_lock SET waiting = waiting - 1 WHERE name = p_lock;
-    CALL fencelock_remember_ended(p_lock, v_claim, GREATEST(p_now_us, v_born_us));
+    CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
 END;
 
 -- name: create_live_head
@@ -100,13 +100,15 @@ END;
 -- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
 -- locked in one order everywhere, so that no two transactions wait for each other: the lock's, its queue's, the source's.
 CREATE PROCEDURE fencelock_decide(
-    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
-    IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT)
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
+    IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT,
+    OUT v_outcome VARCHAR(8) CHARACTER SET ascii, OUT v_token BIGINT, OUT v_time_ms BIGINT, OUT v_now_us BIGINT,
+    OUT v_source_id VARCHAR(64) CHARACTER SET ascii, OUT v_epoch BIGINT, OUT v_history_id VARCHAR(64) CHARACTER SET ascii,
+    OUT v_key_id VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 deciding: BEGIN
-    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
-    DECLARE v_source_id, v_history_id, v_claim, v_ended_claim VARCHAR(64) CHARACTER SET ascii;
-    DECLARE v_epoch, v_born_after_us, v_now_us, v_token, v_time_ms, v_remaining_us, v_ahead BIGINT DEFAULT 0;
+    DECLARE v_digest, v_lock_key_id, v_ended_digest VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_born_after_us, v_remaining_us, v_ahead BIGINT DEFAULT 0;
     DECLARE v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_forgotten_us, v_waiting BIGINT;
     DECLARE v_head, v_own, v_own_deadline_us, v_own_ttl_ms, v_own_born_us, v_own_epoch, v_headed_us BIGINT;
     DECLARE v_own_holder VARCHAR(512) CHARACTER SET utf8mb4;
@@ -117,14 +119,16 @@ deciding: BEGIN
                              OR HEX(p_holder) REGEXP '^(..)*(00|ED[AB])') THEN
         CALL fencelock_refuse_name();
     END IF;
+    SET v_token = 0, v_time_ms = 0;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
     -- Read after the row is locked: what a purged row would remember, the source remembers instead.
     SELECT source_id, epoch, history_id, born_after_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
     INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_now_us FROM fencelock_source WHERE id = 1;
-    SELECT claim, epoch, token, ttl_ms, deadline_us, waiting INTO v_claim, v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_waiting
+    SELECT digest, key_id, epoch, token, ttl_ms, deadline_us, waiting
+    INTO v_digest, v_lock_key_id, v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_waiting
     FROM fencelock_lock WHERE name = p_lock;
-    IF v_claim IS NOT NULL AND v_lock_epoch = v_epoch THEN
+    IF v_digest IS NOT NULL AND v_lock_epoch = v_epoch THEN
         IF v_deadline_us > v_now_us + v_ttl_ms * 1000 THEN
             -- The clock was set back: from now on the ttl counts.
             SET v_deadline_us = v_now_us + v_ttl_ms * 1000;
@@ -134,17 +138,17 @@ deciding: BEGIN
     END IF;
 
     decision: BEGIN
-        IF v_claim = p_claim THEN
+        IF v_digest = p_digest THEN
             -- A repeated request: the same token while its lease runs, never a new one (T3).
             SET v_outcome = IF(v_remaining_us > 0, 'held', 'ended'), v_token = v_lock_token,
-                v_time_ms = v_remaining_us DIV 1000;
+                v_time_ms = v_remaining_us DIV 1000, v_key_id = v_lock_key_id;
             LEAVE decision;
         END IF;
         IF v_waiting > 0 THEN
             CALL fencelock_live_head(p_lock, v_epoch, v_now_us, v_head);
             SELECT ticket, holder, epoch, ttl_ms, deadline_us, born_us, headed_us
             INTO v_own, v_own_holder, v_own_epoch, v_own_ttl_ms, v_own_deadline_us, v_own_born_us, v_headed_us
-            FROM fencelock_waiter WHERE claim = p_claim AND lock_name = p_lock;
+            FROM fencelock_waiter WHERE digest = p_digest AND lock_name = p_lock;
             IF v_own_epoch <> v_epoch OR v_own_deadline_us <= v_now_us THEN
                 CALL fencelock_drop_waiter(p_lock, v_own, v_now_us);
                 SET v_outcome = 'ended';
@@ -152,10 +156,10 @@ deciding: BEGIN
             END IF;
         END IF;
         IF v_own IS NULL THEN
-            SELECT ended_claim, forgotten_us, waiting INTO v_ended_claim, v_forgotten_us, v_waiting
+            SELECT ended_digest, forgotten_us, waiting INTO v_ended_digest, v_forgotten_us, v_waiting
             FROM fencelock_lock WHERE name = p_lock;
             -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
-            IF p_mode = 'poll' OR p_claim <=> v_ended_claim OR p_born_us <= GREATEST(v_forgotten_us, v_born_after_us) THEN
+            IF p_mode = 'poll' OR p_digest <=> v_ended_digest OR p_born_us <= GREATEST(v_forgotten_us, v_born_after_us) THEN
                 SET v_outcome = 'ended', v_now_us = GREATEST(v_now_us, v_forgotten_us + 1, v_born_after_us + 1);
                 LEAVE decision;
             END IF;
@@ -168,8 +172,8 @@ deciding: BEGIN
                 WHERE name = p_lock;
                 SET v_own = LAST_INSERT_ID(), v_own_ttl_ms = p_ttl_ms, v_headed_us = 0,
                     v_own_deadline_us = v_now_us + p_ttl_ms * 1000;
-                INSERT INTO fencelock_waiter (lock_name, ticket, claim, holder, epoch, ttl_ms, deadline_us, born_us, headed_us)
-                VALUES (p_lock, v_own, p_claim, p_holder, v_epoch, p_ttl_ms, v_own_deadline_us, p_born_us, 0);
+                INSERT INTO fencelock_waiter (lock_name, ticket, digest, holder, epoch, ttl_ms, deadline_us, born_us, headed_us)
+                VALUES (p_lock, v_own, p_digest, p_holder, v_epoch, p_ttl_ms, v_own_deadline_us, p_born_us, 0);
             END IF;
         END IF;
         IF v_remaining_us > 0 OR v_head <> v_own THEN
@@ -202,13 +206,16 @@ deciding: BEGIN
             SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the epoch was raised at this moment';
         END IF;
         SET v_outcome = 'granted', v_token = LAST_INSERT_ID(), v_time_ms = COALESCE(v_own_ttl_ms, p_ttl_ms);
-        IF v_claim IS NOT NULL THEN
+        IF v_digest IS NOT NULL THEN
             UPDATE fencelock_lock
-            SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_claim = claim
+            SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
             WHERE name = p_lock;
         END IF;
+        SELECT key_id INTO v_key_id FROM fencelock_source_key
+        WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+        ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
         UPDATE fencelock_lock SET
-            token = v_token, epoch = v_epoch, claim = p_claim, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
+            token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
             ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + v_time_ms * 1000
         WHERE name = p_lock;
@@ -217,7 +224,6 @@ deciding: BEGIN
         END IF;
     END decision;
     COMMIT;
-    SELECT v_outcome, v_token, v_time_ms, v_now_us, v_source_id, v_epoch, v_history_id;
 END;
 
 -- name: create_acquire
@@ -234,21 +240,33 @@ CREATE PROCEDURE fencelock_acquire(
     IN p_epoch BIGINT, IN p_history_id VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 acquiring: BEGIN
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_claim);
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
+    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
+    DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_inner_pad, v_outer_pad BINARY(64);
+    DECLARE v_token, v_time_ms, v_now_us, v_epoch BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M!100201 NOT @@session.check_constraint_checks OR */ /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
-    IF p_born_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
+    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    IF p_born_us > v_now_us + 31556952000000000 THEN
         CALL fencelock_refuse_time();
     END IF;
     IF p_mode <> 'poll' THEN
         START TRANSACTION;
+        -- Read at each grant: a key that was retired a moment ago signs nothing.
+        SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
+        WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+        ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
         UPDATE fencelock_lock SET
-            claim = p_claim, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us,
+            digest = v_digest, key_id = v_key_id, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us,
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
-        WHERE name = p_lock AND claim IS NULL AND waiting = 0
-          AND NOT p_claim <=> ended_claim AND forgotten_us < p_born_us
+        WHERE name = p_lock AND digest IS NULL AND waiting = 0
+          AND NOT v_digest <=> ended_digest AND forgotten_us < p_born_us
           AND LENGTH(p_holder) BETWEEN 1 AND 512 AND HEX(p_holder) NOT REGEXP '^(..)*(00|ED[AB])';
         IF ROW_COUNT() = 1 THEN
             UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1)
@@ -256,13 +274,26 @@ acquiring: BEGIN
             IF ROW_COUNT() = 1 THEN
                 UPDATE fencelock_lock SET token = LAST_INSERT_ID() WHERE name = p_lock;
                 COMMIT;
-                SELECT 'granted', LAST_INSERT_ID(), p_ttl_ms, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+                IF v_key_id IS NOT NULL THEN
+                    SELECT source_id INTO v_source_id FROM fencelock_source WHERE id = 1;
+                    SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
+                        p_history_id, 'x', LAST_INSERT_ID(), v_proof, BASE64URL(p_lock)));
+                END IF;
+                SELECT 'granted', LAST_INSERT_ID(), p_ttl_ms, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
+                       v_key_id, v_signature;
                 LEAVE acquiring;
             END IF;
         END IF;
         ROLLBACK;
     END IF;
-    CALL fencelock_decide(p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_mode, p_queue_limit);
+    CALL fencelock_decide(p_lock, v_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_queue_limit,
+                          v_outcome, v_token, v_time_ms, v_now_us, v_source_id, v_epoch, v_history_id, v_key_id);
+    IF v_key_id IS NOT NULL THEN
+        SELECT inner_pad, outer_pad INTO v_inner_pad, v_outer_pad FROM fencelock_source_key WHERE key_id = v_key_id;
+        SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
+            v_history_id, 'x', v_token, v_proof, BASE64URL(p_lock)));
+    END IF;
+    SELECT v_outcome, v_token, v_time_ms, v_now_us, v_source_id, v_epoch, v_history_id, v_key_id, v_signature;
 END;
 
 -- name: create_release
@@ -274,6 +305,7 @@ CREATE PROCEDURE fencelock_release(
 SQL SECURITY DEFINER MODIFIES SQL DATA
 releasing: BEGIN
     DECLARE v_epoch, v_now_us, v_ticket BIGINT;
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(ONE_WAY(p_claim));
     DECLARE v_was_held BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -286,10 +318,10 @@ releasing: BEGIN
     END IF;
     SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
     UPDATE fencelock_lock SET
-        claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
-        forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
+        digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = v_digest,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
-    WHERE name = p_lock AND claim = p_claim AND epoch = v_epoch;
+    WHERE name = p_lock AND digest = v_digest AND epoch = v_epoch;
     IF ROW_COUNT() = 1 THEN
         LEAVE releasing;
     END IF;
@@ -298,18 +330,18 @@ releasing: BEGIN
     CALL fencelock_hold_lock(p_lock);
     -- Once more: a cancelled acquire of this claim may have been granted between the two.
     SELECT l.epoch = s.epoch INTO v_was_held
-    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.claim = p_claim;
+    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.digest = v_digest;
     UPDATE fencelock_lock SET
-        claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
-        forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
+        digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = v_digest,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
-    WHERE name = p_lock AND claim = p_claim;
+    WHERE name = p_lock AND digest = v_digest;
     IF ROW_COUNT() = 0 THEN
-        SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE claim = p_claim AND lock_name = p_lock;
+        SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE digest = v_digest AND lock_name = p_lock;
         IF v_ticket IS NOT NULL THEN
             CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));
-        ELSEIF NOT EXISTS (SELECT 1 FROM fencelock_lock WHERE name = p_lock AND ended_claim = p_claim) THEN
-            CALL fencelock_remember_ended(p_lock, p_claim, GREATEST(v_now_us, p_asked_us));
+        ELSEIF NOT EXISTS (SELECT 1 FROM fencelock_lock WHERE name = p_lock AND ended_digest = v_digest) THEN
+            CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(v_now_us, p_asked_us));
         END IF;
     END IF;
     COMMIT;
@@ -333,18 +365,21 @@ BEGIN
     SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
         name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
-    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.claim = asked.claim
+    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(asked.claim))
     SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    SELECT asked.claim, IF(l.claim = asked.claim AND l.epoch = v_epoch AND l.deadline_us > v_now_us, l.ttl_ms, NULL),
+    SELECT asked.claim, IF(l.digest = asked.digest AND l.epoch = v_epoch AND l.deadline_us > v_now_us, l.ttl_ms, NULL),
            CASE WHEN l.name IS NULL THEN 'the source no longer knows the lock'
-                WHEN l.claim IS NOT NULL AND l.epoch <> v_epoch THEN CONCAT('the source''s epoch was raised: ', v_began_because)
-                WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
-                WHEN l.claim IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)
+                WHEN l.digest IS NOT NULL AND l.epoch <> v_epoch THEN CONCAT('the source''s epoch was raised: ', v_began_because)
+                WHEN l.digest = asked.digest THEN 'it expired at the source before it was renewed'
+                WHEN l.digest IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)
                 ELSE COALESCE(l.ended, 'it ended at the source') END
-    FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
-        name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
+    FROM (
+        SELECT one.name, one.claim, ONE_WAY(ONE_WAY(one.claim)) COLLATE ascii_bin AS digest
+        FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
+            name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS one
+    ) AS asked
     LEFT JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name);
     COMMIT;
 END;

@@ -16,20 +16,22 @@ CREATE TABLE IF NOT EXISTS fencelock_source (
 
 -- name: create_lock
 -- One row for each lock that was ever taken; without a claim, or with one of another epoch, it is free. The row remembers
--- which claim ended last (`ended_claim`), and until when earlier ones had ended (`forgotten_us`): a claim drawn until
--- then may be a late duplicate of one of them, and is refused (H4). A transaction that changes the lock's queue locks
+-- which claim ended last (`ended_digest`), and until when earlier ones had ended (`forgotten_us`): a claim drawn until
+-- then may be a late duplicate of one of them, and is refused (H4). `key_id` is the key that signed the lease's sequencer
+-- (NULL: none). A transaction that changes the lock's queue locks
 -- this row, and counts the waiters in it.
 CREATE TABLE IF NOT EXISTS fencelock_lock (
     name         VARBINARY(512) NOT NULL PRIMARY KEY,
     token        BIGINT,
     epoch        BIGINT         NOT NULL DEFAULT 0,
-    claim        VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin,
+    digest       VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin,
+    key_id       VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin,
     holder       VARCHAR(512)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     ttl_ms       BIGINT         NOT NULL DEFAULT 0,
     deadline_us  BIGINT         NOT NULL DEFAULT 0,
     born_us      BIGINT         NOT NULL DEFAULT 0,
     ended        TEXT           CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,  -- why, for a holder that asks later
-    ended_claim  VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin,
+    ended_digest VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin,
     ended_us     BIGINT         NOT NULL DEFAULT 0,
     forgotten_us BIGINT         NOT NULL DEFAULT 0,
     waiting      BIGINT         NOT NULL DEFAULT 0,
@@ -42,7 +44,7 @@ CREATE TABLE IF NOT EXISTS fencelock_lock (
 CREATE TABLE IF NOT EXISTS fencelock_waiter (
     lock_name   VARBINARY(512) NOT NULL,
     ticket      BIGINT         NOT NULL,
-    claim       VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
+    digest      VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
     holder      VARCHAR(512)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     epoch       BIGINT         NOT NULL,
     ttl_ms      BIGINT         NOT NULL,
@@ -51,6 +53,18 @@ CREATE TABLE IF NOT EXISTS fencelock_waiter (
     headed_us   BIGINT         NOT NULL,  -- since when it is the head of the queue; 0: it is not
     PRIMARY KEY (lock_name, ticket),
     CONSTRAINT fencelock_a_waiter_s_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
+) ENGINE = InnoDB;
+
+-- name: create_source_key
+-- The keys with which this source signs sequencers, for its owner alone. `inner_pad` and `outer_pad` are the key XOR'ed
+-- with HMAC's two constants. Times are seconds since 1970.
+CREATE TABLE IF NOT EXISTS fencelock_source_key (
+    key_id       VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+    secret       VARBINARY(512) NOT NULL,
+    inner_pad    BINARY(64)    NOT NULL,
+    outer_pad    BINARY(64)    NOT NULL,
+    not_before_s BIGINT        NOT NULL,
+    retired_s    BIGINT
 ) ENGINE = InnoDB;
 
 -- name: create_source_audit
@@ -65,5 +79,5 @@ CREATE TABLE IF NOT EXISTS fencelock_source_audit (
     token       BIGINT       NOT NULL,
     reason      TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     holder      VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    claim       VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin UNIQUE
+    digest      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin UNIQUE
 ) ENGINE = InnoDB;

@@ -36,6 +36,25 @@ CALL fencelock_inspect(%s, NULL, 1);
 -- A page of locks, ordered by name.
 CALL fencelock_inspect(NULL, %s, %s);
 
+-- name: check_proof
+-- Whether the lease of a proof holds the lock now.
+CALL fencelock_check(%s, %s, %s);
+
+-- name: write_key
+-- Keep a key, or its later state.
+INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
+VALUES (%s, %s, %s, %s, %s, %s)
+ON DUPLICATE KEY UPDATE secret = VALUES(secret), inner_pad = VALUES(inner_pad), outer_pad = VALUES(outer_pad),
+    not_before_s = VALUES(not_before_s), retired_s = VALUES(retired_s);
+
+-- name: read_keys
+-- The keys, oldest first, and for each whether a lease that is running was signed with it.
+SELECT k.key_id, k.secret, k.not_before_s, k.retired_s, EXISTS (
+    SELECT 1 FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1
+    WHERE l.key_id = k.key_id AND l.digest IS NOT NULL AND l.epoch = s.epoch
+      AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
+FROM fencelock_source_key AS k ORDER BY k.not_before_s, k.key_id;
+
 -- name: settings
 -- Settings that break the source's guarantees; a server shows those that it has.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN (

@@ -15,10 +15,13 @@ from fencelock.stores.sql.errors import check_schema_number
 from fencelock.stores.statements import Statements, statements
 
 SQL = statements(__package__, "install.sql")
+COMMON = statements(__package__, "common.sql")
+"""What both parts call; the part that is installed first creates it."""
 REQUEST_TIMEOUT_S = 60.0
 _KEY = 7378697628973295215
 """The advisory lock that admits one installation at a time."""
 _FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
+_FIND_COMMON = "SELECT to_regprocedure('fencelock.one_way(text)') IS NOT NULL"
 
 
 def install(info: PostgresConnectionInfo, *, part: str, table: str, number: int, files: tuple[Statements, ...]) -> None:
@@ -33,7 +36,8 @@ def install(info: PostgresConnectionInfo, *, part: str, table: str, number: int,
             connection.execute(SQL.prepare.encode(), [_KEY])
             if not _is_installed(connection, info, part, table, number):
                 connection.execute("CREATE SCHEMA IF NOT EXISTS fencelock")
-                for file in files:
+                has_common = connection.execute(_FIND_COMMON).fetchone() == (True,)
+                for file in files if has_common else (COMMON, *files):
                     for name in file:
                         connection.execute(file[name].encode())
                 for (revoke,) in connection.execute(SQL.list_default_grants.encode()).fetchall():

@@ -16,13 +16,14 @@ from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
     SyntaxError,  # noqa: A004
 )
 
-from fencelock.errors import GuardError
+from fencelock.errors import GuardError, SourceUnavailableError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.errors import failed_inside
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -32,6 +33,8 @@ WAITING_MS = 50_000
 """How long the guard's own transaction waits for a mark: less than its client waits for the answer, so that the session
 does not keep waiting after its client has gone.
 """
+MAX_LOOKS = 500
+"""How often to look whether sessions that were told to end have ended, each time after 20 ms."""
 MAX_OPENS = 5
 """Attempts to begin with a snapshot that is not older than a concurrent seal."""
 OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
@@ -114,22 +117,75 @@ class PostgresBlockCodec(PostgresGuardCodec):
     def _read_marks(self, request: ask.ReadMarks) -> Trips:
         limit_ms = BRIEF_MS if self._is_brief else None
         hold = _hold(request, is_exclusive=self._is_brief)
-        parameters = (ordered(request.resources), request.claim, hold, limit_ms)
+        parameters = (ordered(request.resources), request.shared_by, hold, limit_ms)
         answers = yield self._flush(Statement(SQL.read_marks, parameters))
         if self._is_brief:
             _check_schema(answers[1])
         return marks_in(answers[-1].rows)
 
-    def _write_marks(self, request: ask.WriteMarks) -> Trips:
-        self._unsent += _mark_statements(request.marks)
+    def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
+        self._unsent.append(_raise(request))
+        yield from ()
+
+    def _close_marks(self, request: ask.CloseMarks) -> Trips:
+        self._unsent.append(Statement(SQL.close_marks, (request.claim, ordered(request.resources))))
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
-        self._unsent.append(Statement(SQL.change_mark, (*_columns(request.mark), *_entry(request.entry))))
+        sequencer = None if request.sequencer is None else str(request.sequencer)
+        parameters = (*_columns(request.mark), sequencer, request.is_implausible, *_entry(request.entry))
+        self._unsent.append(Statement(SQL.change_mark, parameters))
         yield from ()
 
     def _write_audit(self, request: ask.WriteAudit) -> Trips:
         self._unsent.append(Statement(SQL.write_audit, _entry(request.entry)))
+        yield from ()
+
+    # --- effects outside ---
+    def _read_effect(self, request: ask.ReadEffect) -> Trips:
+        answers = yield (Statement(SQL.read_effect, request),)
+        rows = answers[-1].rows
+        return ask.Effect(*rows[0]) if rows else None
+
+    def _write_effect(self, request: ask.WriteEffect) -> Trips:
+        effect = request.effect
+        yield (
+            Statement(SQL.write_effect, (request.resource, effect.key, effect.holder, effect.began_at, effect.result)),
+        )
+
+    # --- rights and signatures ---
+    def _grant_right(self, request: ask.GrantRight) -> Trips:
+        self._unsent += [Statement(SQL.grant_right, request.right), Statement(SQL.write_audit, _entry(request.entry))]
+        yield from ()
+
+    def _revoke_rights(self, request: ask.RevokeRights) -> Trips:
+        self._unsent += [Statement(SQL.write_audit, _entry(entry)) for entry in request.entries]
+        answers = yield self._flush(Statement(SQL.revoke_rights, (list(request.resources), request.role)))
+        return tuple(ask.Right(resource, request.role) for (resource,) in answers[-1].rows)
+
+    def _end_sessions(self, request: ask.EndSessions) -> Trips:
+        answers = yield (Statement(SQL.end_sessions, (request.role,)),)
+        numbers = [str(number) for number, _ in answers[-1].rows]
+        for _ in range(MAX_LOOKS if numbers else 0):
+            answers = yield (Statement(SQL.count_sessions, (request.role, numbers)),)
+            if answers[-1].rows == [(0,)]:
+                return len(numbers)
+        if numbers:
+            raise SourceUnavailableError(
+                f"the sessions of role {request.role} were told to end, and some have not ended: try again"
+            )
+        return 0
+
+    def _write_keys(self, request: ask.WriteKeys) -> Trips:
+        rows = ((key.key_id, *hmac_pads(key.secret), key.retired_s) for key in request.keys)
+        self._unsent += [Statement(SQL.forget_keys), *(Statement(SQL.write_key, row) for row in rows)]
+        self._unsent.append(Statement(SQL.write_audit, _entry(request.entry)))
+        yield from ()
+
+    def _require_signatures(self, request: ask.RequireSignatures) -> Trips:
+        wanted = ordered(request.resources)
+        self._unsent += [Statement(SQL.require_signature, (one, request.is_required)) for one in wanted]
+        self._unsent += [Statement(SQL.write_audit, _entry(entry)) for entry in request.entries]
         yield from ()
 
     # --- protection ---
@@ -172,14 +228,16 @@ class PostgresBlockCodec(PostgresGuardCodec):
 
     def _look(self, request: ask.InspectResources) -> Trips:
         wanted = (request.resource,)
-        looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations)
+        looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations, SQL.show_rights)
         answers = yield (_WHICH_SCHEMA, *(Statement(look, wanted) for look in looks))
         _check_schema(answers[0])
-        marks, protections, observations = (answer.rows for answer in answers[-len(looks) :])
+        marks, protections, observations, rights = (answer.rows for answer in answers[-len(looks) :])
         return ask.ResourceReport(
-            tuple(marks_in(marks).values()),
+            tuple(marks_in(row[:-1] for row in marks).values()),
             tuple(Protection(*row) for row in protections),
             tuple(ask.Observation(*row) for row in observations),
+            tuple(ask.Right(*row) for row in rights),
+            tuple(resource for resource, *_, is_signed in marks if is_signed),
         )
 
     ENCODERS: ClassVar = {
@@ -189,9 +247,17 @@ class PostgresBlockCodec(PostgresGuardCodec):
         ask.Open: _open,
         ask.Finish: _finish,
         ask.ReadMarks: _read_marks,
-        ask.WriteMarks: _write_marks,
+        ask.RaiseMarks: _raise_marks,
+        ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.ReadEffect: _read_effect,
+        ask.WriteEffect: _write_effect,
+        ask.GrantRight: _grant_right,
+        ask.RevokeRights: _revoke_rights,
+        ask.EndSessions: _end_sessions,
+        ask.WriteKeys: _write_keys,
+        ask.RequireSignatures: _require_signatures,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
@@ -215,12 +281,12 @@ class PostgresCallerCodec(PostgresGuardCodec):
 
     def _read_marks(self, request: ask.ReadMarks) -> Trips:
         hold = _hold(request, is_exclusive=self._is_exclusive)
-        parameters = (ordered(request.resources), request.claim, hold, self._limit_ms)
+        parameters = (ordered(request.resources), request.shared_by, hold, self._limit_ms)
         answers = yield (Statement(SQL.read_marks, parameters),)
         return marks_in(answers[-1].rows)
 
-    def _write_marks(self, request: ask.WriteMarks) -> Trips:
-        yield tuple(_mark_statements(request.marks))
+    def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
+        yield (_raise(request),)
 
     def _present(self, request: ask.Present) -> Trips:
         answers = yield (_offer(request.resources, request.sequencer, _limit_ms(request)),)
@@ -234,7 +300,7 @@ class PostgresCallerCodec(PostgresGuardCodec):
         **PostgresGuardCodec.ENCODERS,
         ask.Join: _join,
         ask.ReadMarks: _read_marks,
-        ask.WriteMarks: _write_marks,
+        ask.RaiseMarks: _raise_marks,
         ask.Present: _present,
         ask.Unpresent: _unpresent,
     }
@@ -282,7 +348,7 @@ def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:
     """Return how to lock the marks: shared with all who present them, or alone, to write them."""
     if not is_exclusive:
         return "shared"
-    return "alone unless ours" if request.may_share else "alone"
+    return "alone" if request.shared_by is None else "alone unless ours"
 
 
 def _limit_ms(request: ask.Open | ask.Join | ask.Present) -> int:
@@ -290,7 +356,7 @@ def _limit_ms(request: ask.Open | ask.Join | ask.Present) -> int:
 
 
 def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int) -> Statement:
-    identity = (sequencer.token, sequencer.claim, sequencer.source_id, sequencer.history_id)
+    identity = (sequencer.token, sequencer.proof, sequencer.source_id, sequencer.history_id)
     return Statement(SQL.offer, (ordered(resources), sequencer.lock.encode(), *identity, limit_ms))
 
 
@@ -303,18 +369,17 @@ def _others(resources: Iterable[str], answer: PostgresAnswer) -> tuple[str, ...]
 def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
     """Return marks by their resources."""
     return {
-        resource: Mark(resource, bytes(lock).decode(), token, source_id, history_id, claim, is_closed)
-        for resource, lock, token, source_id, history_id, claim, is_closed in rows
+        resource: Mark(resource, bytes(lock).decode(), token, source_id, history_id, digest, is_closed)
+        for resource, lock, token, source_id, history_id, digest, is_closed in rows
     }
 
 
-def _mark_statements(marks: Iterable[Mark]) -> list[Statement]:
-    """Return the statements that write marks, in the order in which every connection locks them."""
-    return [Statement(SQL.write_mark, _columns(mark)) for mark in sorted(marks, key=lambda mark: mark.resource)]
+def _raise(request: ask.RaiseMarks) -> Statement:
+    return Statement(SQL.raise_marks, (str(request.sequencer), ordered(request.resources)))
 
 
 def _columns(mark: Mark) -> Row:
-    identity = (mark.source_id, mark.history_id, mark.claim, mark.is_closed)
+    identity = (mark.source_id, mark.history_id, mark.digest, mark.is_closed)
     return (mark.resource, mark.lock.encode(), mark.token, *identity)
 
 

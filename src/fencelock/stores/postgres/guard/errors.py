@@ -1,7 +1,7 @@
 """Errors of a PostgreSQL guard: refusals by the database's functions and triggers, and all others.
 
 Promise: a refusal carries the numbers that the database named. An error is definite before COMMIT was sent, also if the
-connection broke. Never shows a claim.
+connection broke. Never shows a proof.
 """
 
 import json
@@ -9,10 +9,12 @@ import json
 import psycopg
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.postgres.connection.errors import map_error, read_report
+from fencelock.stores.errors import implausible
+from fencelock.stores.postgres.connection.errors import PostgresReport, map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import (
     ENDED_INSIDE,
+    IMPLAUSIBLE,
     REFUSALS,
     STALE,
     DefiniteError,
@@ -64,13 +66,18 @@ def map_refusal(error: BaseException) -> GuardError | None:
         return None
     if report.state == ENDED_INSIDE:
         return ended_inside()
+    return _refusal(report)
+
+
+def _refusal(report: PostgresReport) -> GuardError:
     message = ". ".join(filter(None, (report.message, report.hint)))
-    if report.state == STALE:
-        numbers = json.loads(report.detail or "{}")
-        return StaleTokenError(
-            message, token=int(numbers["token"]), mark=int(numbers["mark"]), resource=str(numbers["resource"])
-        )
-    return REFUSALS.get(report.state, GuardError)(message)
+    if report.state not in (STALE, IMPLAUSIBLE):
+        return REFUSALS.get(report.state, GuardError)(message)
+    numbers = json.loads(report.detail or "{}")
+    resource, token = str(numbers["resource"]), int(numbers["token"])
+    if report.state == IMPLAUSIBLE:
+        return implausible(resource, token, int(numbers["ceiling"]))
+    return StaleTokenError(message, token=token, mark=int(numbers["mark"]), resource=resource)
 
 
 def map_request_error(error: BaseException, info: PostgresConnectionInfo, *, is_commit: bool) -> FencelockError | None:

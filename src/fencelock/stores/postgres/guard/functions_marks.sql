@@ -2,17 +2,16 @@
 -- operators do.
 
 -- name: create_is_of
--- Whether a mark is this claim's now, and open.
-CREATE FUNCTION fencelock.is_of(p_resource text, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS
-$$ SELECT EXISTS (SELECT FROM fencelock.mark WHERE resource = p_resource AND claim = p_claim AND NOT is_closed) $$;
+-- Whether a mark is the lease's with this digest now, and open.
+CREATE FUNCTION fencelock.is_of(p_resource text, p_digest text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$ SELECT EXISTS (SELECT FROM fencelock.mark WHERE resource = p_resource AND digest = p_digest AND NOT is_closed) $$;
 
 -- name: create_read_marks
 -- The marks of these resources, locked: 'shared'; 'alone', before writing them; or 'alone unless ours', before writing
--- only those of other claims, so that transactions of one lease do not wait for each other. A claim is shown only to a
--- caller that knows it, otherwise as '*'.
-CREATE FUNCTION fencelock.read_marks(p_resources text[], p_claim text, p_hold text, p_limit_ms integer)
+-- only those with another digest, so that transactions of one lease do not wait for each other.
+CREATE FUNCTION fencelock.read_marks(p_resources text[], p_digest text, p_hold text, p_limit_ms integer)
 RETURNS TABLE (
-    resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
+    resource text, lock bytea, token bigint, source_id text, history_id text, digest text, is_closed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
@@ -23,23 +22,24 @@ BEGIN
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
         PERFORM fencelock.hold_mark(
-            wanted, p_hold <> 'shared' AND NOT (p_hold = 'alone unless ours' AND fencelock.is_of(wanted, p_claim)));
+            wanted, p_hold <> 'shared' AND NOT (p_hold = 'alone unless ours' AND fencelock.is_of(wanted, p_digest)));
     END LOOP;
     RETURN QUERY
     SELECT mark.resource, mark.lock, coalesce(mark.token, 0), mark.source_id, mark.history_id,
-        CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+        mark.digest, mark.is_closed
     FROM fencelock.mark AS mark WHERE mark.resource = ANY (p_resources);
 END
 $$;
 
 -- name: create_show_marks
--- The marks of one resource, or of all, without waiting and without claims.
+-- The marks of one resource, or of all, without waiting.
 CREATE FUNCTION fencelock.show_marks(p_resource text)
 RETURNS TABLE (
-    resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
+    resource text, lock bytea, token bigint, source_id text, history_id text, digest text, is_closed boolean,
+    requires_signature boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
-    SELECT resource, lock, coalesce(token, 0), source_id, history_id, CASE WHEN claim IS NOT NULL THEN '*' END, is_closed
+    SELECT resource, lock, coalesce(token, 0), source_id, history_id, digest, is_closed, requires_signature
     FROM fencelock.mark WHERE p_resource IS NULL OR resource = p_resource ORDER BY resource
 $$;
 
@@ -63,59 +63,159 @@ $$
     ORDER BY 1, 2, 3, 7, 8, 9
 $$;
 
--- name: create_write_mark
--- Raise a mark, or close one's own, as the flows decided; the table's trigger refuses what no lease may do. Presenting
--- ends with it. The commit is flushed, whatever the session's settings are (G4).
-CREATE FUNCTION fencelock.write_mark(
-    p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean)
-RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+-- name: create_parse
+-- Split a sequencer: fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>; lock and signature
+-- are base64url. There is one way to write each. The error does not show it, since it contains the proof.
+CREATE FUNCTION fencelock.parse(p_sequencer text) RETURNS fencelock.sequencer LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    part constant text[] := string_to_array(p_sequencer, '.');
+    shown fencelock.sequencer;
+BEGIN
+    IF p_sequencer IS NULL OR length(p_sequencer) > 1000 OR p_sequencer !~ (
+            '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$')
+        OR part[6]::numeric > 9223372036854775807 OR length(part[8]) % 4 = 1 OR (part[2] = '0') <> (part[9] = '') THEN
+        RAISE 'not a sequencer: expected fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>'
+            USING ERRCODE = '22023';
+    END IF;
+    shown.lock := decode(rpad(translate(part[8], '-_', '+/'), (length(part[8]) + 3) / 4 * 4, '='), 'base64');
+    IF fencelock.base64url(shown.lock) <> part[8] THEN
+        RAISE 'not a sequencer: its lock is not written as base64url writes it' USING ERRCODE = '22023';
+    END IF;
+    shown.token := part[6]::bigint;
+    shown.source_id := part[3];
+    shown.history_id := part[4];
+    shown.proof := part[7];
+    shown.digest := fencelock.one_way(shown.proof);
+    shown.key_id := part[2];
+    shown.signature := part[9];
+    shown.signed_text := array_to_string(part[1:8], '.');
+    RETURN shown;
+END
+$$;
+
+-- name: create_check_signature
+-- Refuse a sequencer that is not signed with a key of this guard. The key is read each time: one that was retired a moment
+-- ago, perhaps while this session was open, signs nothing.
+CREATE FUNCTION fencelock.check_signature(p_resource text, p_shown fencelock.sequencer) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    reason text;
+BEGIN
+    SELECT CASE
+        WHEN p_shown.key_id = '0' THEN 'it has none'
+        WHEN key.key_id IS NULL THEN format('this guard does not know its key %s', p_shown.key_id)
+        WHEN key.retired_s <= extract(epoch FROM clock_timestamp()) THEN format('its key %s is retired', p_shown.key_id)
+        WHEN fencelock.signature_of(key.inner_pad, key.outer_pad, p_shown.signed_text) <> p_shown.signature
+            THEN format('it is not the one that key %s gives', p_shown.key_id)
+    END INTO reason
+    FROM (VALUES (true)) AS once LEFT JOIN fencelock.guard_key AS key ON key.key_id = p_shown.key_id;
+    IF reason IS NOT NULL THEN
+        RAISE 'resource % requires a signature of the sequencer (token %), and %', p_resource, p_shown.token, reason
+            USING ERRCODE = 'FL013', DETAIL = json_build_object('resource', p_resource, 'token', p_shown.token::text),
+                HINT = 'Take the sequencer from the lease. If the source has a new key, run fencelock keys install.';
+    END IF;
+END
+$$;
+
+-- name: create_check_plausible
+-- Refuse a token that no source can have issued by now: a guard against accidents, such as a timestamp in nanoseconds. A
+-- history that an operator begins starts above 2**30 tokens for each second since 2026; 2**50 more are allowed, and 2**50
+-- above the mark whatever the clock says.
+CREATE FUNCTION fencelock.check_plausible(p_resource text, p_token bigint, p_mark bigint) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    by_clock constant numeric := trunc(extract(epoch FROM clock_timestamp()) - 1767225600) * 1073741824;
+    ceiling constant numeric := least(greatest(by_clock, p_mark) + 1125899906842624, 9223372036854775807);
+BEGIN
+    IF p_token > ceiling THEN
+        RAISE 'resource % is not sealed with token %: no source can have issued a token above % by now', p_resource, p_token,
+            ceiling
+            USING ERRCODE = 'FL012', DETAIL = json_build_object(
+                'resource', p_resource, 'token', p_token::text, 'ceiling', ceiling::text), HINT = 'Find out who made the '
+                'token. If its source was restored under a wrong clock, run fencelock marks URL --raise-to SOURCE --implausible.';
+    END IF;
+END
+$$;
+
+-- name: create_begin_change
+-- Prepare to raise or close a mark for a lease: lock it alone, check the right, and end presenting. The commit will be
+-- flushed, whatever the session's settings are (G4).
+CREATE FUNCTION fencelock.begin_change(p_resource text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     ignored text := set_config(fencelock.note_name(p_resource), '', true);
-    form constant text := '^[A-Za-z0-9_-]{1,64}$';
 BEGIN
     IF fencelock.keeps_snapshot() THEN
         RAISE 'a seal needs READ COMMITTED, and this transaction keeps an older snapshot (%)',
             current_setting('transaction_isolation')
             USING ERRCODE = 'FL006', HINT = 'Seal in a transaction of its own, before this one begins.';
     END IF;
-    IF (p_token > 0 AND p_claim ~ form AND p_source_id ~ form AND p_history_id ~ form) IS NOT TRUE THEN
-        RAISE 'a lease''s mark needs a token, a claim, a source and a history' USING ERRCODE = '22023';
-    END IF;
     -- A mark that a crash could lose would admit the old holder again.
     IF current_setting('synchronous_commit') = 'off' THEN
         ignored := set_config('synchronous_commit', 'on', true);
     END IF;
     PERFORM fencelock.hold_mark(p_resource, true);
-    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, claim, is_closed)
-    VALUES (p_resource, p_lock, p_token, p_source_id, p_history_id, p_claim, p_is_closed)
-    ON CONFLICT (resource) DO UPDATE
-    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
-        claim = excluded.claim, is_closed = excluded.is_closed;
+    PERFORM fencelock.check_right(p_resource);
 END
 $$;
 
--- name: create_parse
--- Split a sequencer: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>. The error does not show it,
--- since it contains the claim.
-CREATE FUNCTION fencelock.parse(
-    p_sequencer text, OUT lock bytea, OUT token bigint, OUT claim text, OUT source_id text, OUT history_id text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+-- name: create_raise_mark
+-- Raise a mark to a sequencer's token. The signature comes before any comparison; the table's trigger refuses what no
+-- lease may do.
+CREATE FUNCTION fencelock.raise_mark(p_resource text, p_shown fencelock.sequencer) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    part constant text[] := string_to_array(p_sequencer, '.');
-    padded constant text := rpad(part[7], (length(part[7]) + 3) / 4 * 4, '=');
+    mark fencelock.mark;
 BEGIN
-    IF p_sequencer IS NULL OR p_sequencer !~ '^fl1([.][A-Za-z0-9_-]{1,64}){2}[.]x[.][1-9][0-9]{0,18}[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]+$'
-        OR part[5]::numeric > 9223372036854775807 OR length(part[7]) % 4 = 1 THEN
-        RAISE 'not a sequencer: expected fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>'
-            USING ERRCODE = '22023';
+    PERFORM fencelock.begin_change(p_resource);
+    SELECT * INTO mark FROM fencelock.mark WHERE resource = p_resource;
+    IF mark.requires_signature THEN
+        PERFORM fencelock.check_signature(p_resource, p_shown);
     END IF;
-    source_id := part[2];
-    history_id := part[3];
-    token := part[5]::bigint;
-    claim := part[6];
-    lock := decode(translate(padded, '-_', '+/'), 'base64');
+    PERFORM fencelock.check_plausible(p_resource, p_shown.token, coalesce(mark.token, 0));
+    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, digest)
+    VALUES (p_resource, p_shown.lock, p_shown.token, p_shown.source_id, p_shown.history_id, p_shown.digest)
+    ON CONFLICT (resource) DO UPDATE
+    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
+        digest = excluded.digest, is_closed = false;
+END
+$$;
+
+-- name: create_raise_marks
+-- Raise the marks of these resources to the sequencer's token, as the flows decided; rewrite one that is the lease's
+-- already. Resources come in the order of their bytes, so that transactions never wait in a circle.
+CREATE FUNCTION fencelock.raise_marks(p_sequencer text, VARIADIC p_resources text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    shown constant fencelock.sequencer := fencelock.parse(p_sequencer);
+    wanted text;
+BEGIN
+    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+        PERFORM fencelock.raise_mark(wanted, shown);
+    END LOOP;
+END
+$$;
+
+-- name: create_close_marks
+-- Close the marks of these resources that belong to the lease with this claim: who was only shown its sequencer may not.
+CREATE FUNCTION fencelock.close_marks(p_claim text, VARIADIC p_resources text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    own_digest constant text := fencelock.one_way(fencelock.one_way(p_claim));
+    wanted text;
+BEGIN
+    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+        PERFORM fencelock.begin_change(wanted);
+        UPDATE fencelock.mark SET is_closed = true WHERE resource = wanted AND digest = own_digest;
+    END LOOP;
 END
 $$;
 
@@ -126,17 +226,15 @@ CREATE FUNCTION fencelock.present(p_sequencer text, VARIADIC p_resources text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
-    parsed record;
+    shown constant fencelock.sequencer := fencelock.parse(p_sequencer);
     wanted constant text[] := ARRAY(SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1);
     not_ours integer[];
 BEGIN
-    parsed := fencelock.parse(p_sequencer);
-    not_ours := fencelock.offer(wanted, parsed.lock, parsed.token, parsed.claim, parsed.source_id, parsed.history_id, NULL);
+    not_ours := fencelock.offer(wanted, shown.lock, shown.token, shown.proof, shown.source_id, shown.history_id, NULL);
     IF cardinality(not_ours) > 0 THEN
-        PERFORM fencelock.refuse(
-            wanted[not_ours[1]], parsed.lock, parsed.token, parsed.claim, parsed.source_id, parsed.history_id);
+        PERFORM fencelock.refuse(wanted[not_ours[1]], shown);
     END IF;
-    RETURN parsed.token;
+    RETURN shown.token;
 END
 $$;
 
@@ -147,28 +245,30 @@ CREATE FUNCTION fencelock.seal(p_sequencer text, VARIADIC p_resources text[]) RE
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
-    parsed record;
+    shown constant fencelock.sequencer := fencelock.parse(p_sequencer);
     wanted text;
-    is_raised boolean;
     mark fencelock.mark;
 BEGIN
-    parsed := fencelock.parse(p_sequencer);
     FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
-        PERFORM fencelock.hold_mark(wanted, NOT (fencelock.keeps_snapshot() OR fencelock.is_of(wanted, parsed.claim)));
+        PERFORM fencelock.hold_mark(wanted, NOT (fencelock.keeps_snapshot() OR fencelock.is_of(wanted, shown.digest)));
+        PERFORM fencelock.check_right(wanted);
         SELECT * INTO mark FROM fencelock.mark WHERE resource = wanted;
-        is_raised := NOT FOUND OR (
-            mark.lock = parsed.lock AND (mark.source_id IS NULL OR mark.source_id = parsed.source_id)
-            AND coalesce(mark.token, 0) < parsed.token);
-        IF is_raised THEN
-            PERFORM fencelock.write_mark(
-                wanted, parsed.lock, parsed.token, parsed.source_id, parsed.history_id, parsed.claim, false);
-        ELSIF (mark.lock, mark.token, mark.claim, mark.source_id, mark.history_id, mark.is_closed)
-            IS DISTINCT FROM (parsed.lock, parsed.token, parsed.claim, parsed.source_id, parsed.history_id, false) THEN
-            PERFORM fencelock.refuse(
-                wanted, parsed.lock, parsed.token, parsed.claim, parsed.source_id, parsed.history_id);
+        IF (mark.lock, mark.token, mark.digest, mark.source_id, mark.history_id, mark.is_closed)
+            IS NOT DISTINCT FROM (shown.lock, shown.token, shown.digest, shown.source_id, shown.history_id, false) THEN
+            CONTINUE;
+        END IF;
+        IF mark.requires_signature THEN
+            PERFORM fencelock.check_signature(wanted, shown);
+        END IF;
+        IF mark.resource IS NULL OR (
+            mark.lock = shown.lock AND (mark.source_id IS NULL OR mark.source_id = shown.source_id)
+            AND coalesce(mark.token, 0) < shown.token) THEN
+            PERFORM fencelock.raise_mark(wanted, shown);
+        ELSE
+            PERFORM fencelock.refuse(wanted, shown);
         END IF;
     END LOOP;
-    RETURN parsed.token;
+    RETURN shown.token;
 END
 $$;
 
@@ -194,21 +294,77 @@ $$
 $$;
 
 -- name: create_change_mark
--- Change a mark in a way that only an operator may, by the audit entry that was just written for it (G8).
+-- Change a mark in a way that only an operator may, by the audit entry that was just written for it (G8). `p_sequencer` is
+-- the one whose token the mark gets, if there is one.
 CREATE FUNCTION fencelock.change_mark(
-    p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean,
-    p_audit_id bigint)
+    p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_digest text, p_is_closed boolean,
+    p_sequencer text, p_is_implausible boolean, p_audit_id bigint)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     ignored text := set_config('synchronous_commit', 'on', true);
+    before fencelock.mark;
 BEGIN
     ignored := set_config(fencelock.note_name(p_resource), '', true);
     PERFORM fencelock.hold_mark(p_resource, true);
-    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, claim, is_closed, audit_id)
-    VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_claim, p_is_closed, p_audit_id)
+    SELECT * INTO before FROM fencelock.mark WHERE resource = p_resource;
+    IF before.requires_signature AND p_sequencer IS NOT NULL THEN
+        PERFORM fencelock.check_signature(p_resource, fencelock.parse(p_sequencer));
+    END IF;
+    IF NOT p_is_implausible THEN
+        PERFORM fencelock.check_plausible(p_resource, p_token, coalesce(before.token, 0));
+    END IF;
+    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, digest, is_closed, audit_id)
+    VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_digest, p_is_closed, p_audit_id)
     ON CONFLICT (resource) DO UPDATE
     SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
-        claim = excluded.claim, is_closed = excluded.is_closed, audit_id = excluded.audit_id;
+        digest = excluded.digest, is_closed = excluded.is_closed, audit_id = excluded.audit_id;
+END
+$$;
+
+-- name: create_grant_right
+-- Let a role, and its members, seal, present and close a resource, or all with a prefix.
+CREATE FUNCTION fencelock.grant_right(p_resource text, p_role text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM fencelock.check_name('resource', convert_to(p_resource, 'UTF8'));
+    IF to_regrole(quote_ident(p_role)) IS NULL THEN
+        RAISE 'there is no role %', p_role USING ERRCODE = 'FL015', HINT = 'Create it first, then grant the right.';
+    END IF;
+    INSERT INTO fencelock.guard_right (resource, role) VALUES (p_resource, p_role) ON CONFLICT DO NOTHING;
+END
+$$;
+
+-- name: create_revoke_rights
+-- Take every right of a role that covers one of these resources; a resource that ends in * stands for the right of that
+-- name. It waits for no mark: a seal that waits for one checks its right afterwards.
+CREATE FUNCTION fencelock.revoke_rights(p_resources text[], p_role text) RETURNS TABLE (resource text) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    RETURN QUERY
+    DELETE FROM fencelock.guard_right AS held USING unnest(p_resources) AS wanted
+    WHERE held.role = p_role AND (
+        held.resource = wanted OR (
+            right(wanted, 1) <> '*' AND right(held.resource, 1) = '*' AND starts_with(wanted, left(held.resource, -1))))
+    RETURNING held.resource;
+END
+$$;
+
+-- name: create_require_signature
+-- Require a signature of every sequencer that raises this mark, or no longer.
+CREATE FUNCTION fencelock.require_signature(p_resource text, p_is_required boolean) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM fencelock.hold_mark(p_resource, true);
+    UPDATE fencelock.mark SET requires_signature = p_is_required WHERE resource = p_resource;
+    IF NOT FOUND THEN
+        RAISE 'resource % has no mark', p_resource USING ERRCODE = 'FL015', HINT = 'Run fencelock protect first.';
+    END IF;
 END
 $$;

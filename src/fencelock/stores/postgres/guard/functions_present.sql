@@ -12,8 +12,9 @@
 --
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006 a
 -- transaction that cannot do it, FL007 the guarded transaction ended before, FL009 a forbidden change of a mark, FL010 a
--- table that cannot be protected. Errors about a resource carry in their DETAIL, as JSON, the resource, the token and the
--- mark.
+-- table that cannot be protected, FL012 an implausible token, FL013 a signature that is missing or wrong, FL014 a role
+-- without a right, FL015 a role or a mark that does not exist. Errors about a resource carry in their DETAIL, as JSON, the
+-- resource, and the numbers or the role.
 
 -- name: create_mark_key
 -- The advisory lock that stands for a resource's mark. Two resources with the same key only wait for each other's seals.
@@ -64,8 +65,7 @@ $$;
 
 -- name: create_refuse
 -- Raise the reason why a lease is not admitted to a resource with another mark. Never returns.
-CREATE FUNCTION fencelock.refuse(p_resource text, p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text)
-RETURNS void LANGUAGE plpgsql AS
+CREATE FUNCTION fencelock.refuse(p_resource text, p_shown fencelock.sequencer) RETURNS void LANGUAGE plpgsql AS
 $$
 DECLARE
     mark fencelock.mark;
@@ -75,32 +75,32 @@ DECLARE
     numbers text;
 BEGIN
     SELECT * INTO mark FROM fencelock.mark WHERE resource = p_resource;
-    numbers := json_build_object('resource', p_resource, 'token', p_token::text, 'mark', coalesce(mark.token, 0)::text);
-    IF mark.lock <> p_lock THEN
+    numbers := json_build_object('resource', p_resource, 'token', p_shown.token::text, 'mark', coalesce(mark.token, 0)::text);
+    IF mark.lock <> p_shown.lock THEN
         code := 'FL004';
         reason := 'the resource is bound to another lock';
         remedy := 'Acquire that lock, or move the resource by fencelock rebind.';
-    ELSIF mark.source_id <> p_source_id THEN
+    ELSIF mark.source_id <> p_shown.source_id THEN
         code := 'FL004';
         reason := 'the resource is bound to another source, whose tokens cannot be compared';
         remedy := 'Use that source, or move the resource by fencelock rebind.';
-    ELSIF mark.token IS NULL OR mark.token < p_token THEN
+    ELSIF mark.token IS NULL OR mark.token < p_shown.token THEN
         code := 'FL005';
         reason := 'this token has not sealed the resource';
         remedy := 'Seal it before anything is read: SELECT fencelock.seal(...). If it was sealed before, the database went '
             'back in time, and all that was read from it is void.';
-    ELSIF mark.token > p_token THEN
+    ELSIF mark.token > p_shown.token THEN
         reason := 'a newer holder has sealed the resource';
-    ELSIF mark.claim IS NULL THEN
+    ELSIF mark.digest IS NULL THEN
         reason := 'an operator has raised the mark over every token issued until then';
-    ELSIF (mark.claim, mark.history_id) <> (p_claim, p_history_id) THEN
+    ELSIF (mark.digest, mark.history_id) <> (p_shown.digest, p_shown.history_id) THEN
         code := 'FL003';
         reason := 'another lease has sealed the resource with the same token: the source issued it twice';
         remedy := 'Stop the users of that source, and run fencelock epoch --raise.';
     ELSE
         reason := 'its own holder closed it';
     END IF;
-    RAISE 'token % at mark % of resource %: %', p_token, coalesce(mark.token, 0), p_resource, reason
+    RAISE 'token % at mark % of resource %: %', p_shown.token, coalesce(mark.token, 0), p_resource, reason
         USING ERRCODE = code, DETAIL = numbers, HINT = remedy;
 END
 $$;
@@ -143,15 +143,46 @@ BEGIN
 END
 $$;
 
+-- name: create_check_right
+-- Refuse a role that may not seal, present or close the resource. The session's own role counts, not that of SET ROLE or of
+-- a function. Call it after the mark is locked: a session that waited for the lock is refused if its right was taken
+-- meanwhile.
+CREATE FUNCTION fencelock.check_right(p_resource text) RETURNS boolean LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF pg_catalog.pg_has_role(session_user, current_user, 'MEMBER') THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM fencelock.guard_right AS held
+    WHERE held.resource OPERATOR(pg_catalog.=) p_resource AND pg_catalog.pg_has_role(
+        session_user, pg_catalog.to_regrole(pg_catalog.quote_ident(held.role)), 'MEMBER');
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM fencelock.guard_right AS held
+    WHERE pg_catalog.right(held.resource, 1) OPERATOR(pg_catalog.=) '*'
+        AND pg_catalog.starts_with(p_resource, pg_catalog.left(held.resource, -1)) AND pg_catalog.pg_has_role(
+            session_user, pg_catalog.to_regrole(pg_catalog.quote_ident(held.role)), 'MEMBER');
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    RAISE 'role % has no right to resource %: it may neither seal nor present nor close it', session_user, p_resource
+        USING ERRCODE = 'FL014', DETAIL = pg_catalog.json_build_object('resource', p_resource, 'role', session_user),
+            HINT = pg_catalog.format(
+                'As the owner of the schema fencelock, run fencelock grant URL --resource %s --role %s', p_resource, session_user);
+END
+$$;
+
 -- name: create_offer
 -- Admit this transaction's writes to each resource whose open mark is exactly this lease's; return the positions, from 1,
--- of the other resources. Resources come in the order of their bytes, so that transactions never wait in a circle. Every
+-- of the other resources. The mark has H(proof): who reads it cannot present. Resources come in the order of their bytes, so that transactions never wait in a circle. Every
 -- guarded transaction runs this, so names are schema-qualified: setting a search_path would take as long as all the rest.
 CREATE FUNCTION fencelock.offer(
-    p_resources text[], p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text, p_limit_ms integer)
+    p_resources text[], p_lock bytea, p_token bigint, p_proof text, p_source_id text, p_history_id text, p_limit_ms integer)
 RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER AS
 $$
 DECLARE
+    own_digest constant pg_catalog.text := fencelock.one_way(p_proof);
     nth pg_catalog.int4 := 0;
     wanted pg_catalog.text;
     not_ours pg_catalog.int4[] := '{}';
@@ -168,10 +199,11 @@ BEGIN
             IF fencelock.hold_mark(wanted, false) THEN END IF;
         ELSIF pg_catalog.pg_advisory_xact_lock_shared(fencelock.mark_key(wanted)) IS NULL THEN
         END IF;
-        -- The lock is taken: a seal that was in progress is visible now.
+        -- The lock is taken: a seal that was in progress is visible now, and so is a right that was taken away.
+        IF fencelock.check_right(wanted) THEN END IF;
         PERFORM FROM fencelock.mark AS mark
         WHERE mark.resource OPERATOR(pg_catalog.=) wanted AND mark.token OPERATOR(pg_catalog.=) p_token
-            AND mark.claim OPERATOR(pg_catalog.=) p_claim AND mark.lock OPERATOR(pg_catalog.=) p_lock
+            AND mark.digest OPERATOR(pg_catalog.=) own_digest AND mark.lock OPERATOR(pg_catalog.=) p_lock
             AND mark.source_id OPERATOR(pg_catalog.=) p_source_id
             AND mark.history_id OPERATOR(pg_catalog.=) p_history_id AND NOT mark.is_closed;
         IF NOT FOUND THEN
@@ -318,5 +350,45 @@ BEGIN
     END IF;
     PERFORM fencelock.check_name('resource', convert_to(p_resource, 'UTF8'));
     PERFORM fencelock.count_observed(p_resource, '', p_kind);
+END
+$$;
+
+-- name: create_read_effect
+-- What a presented resource keeps of one effect, and nobody else begins it until this transaction ends. (Advisory locks
+-- with two keys are apart from those with one, which marks have.)
+CREATE FUNCTION fencelock.read_effect(p_resource text, p_key text)
+RETURNS TABLE (key text, token bigint, holder text, began_at timestamptz, result text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+BEGIN
+    PERFORM fencelock.confirm(p_resource);
+    PERFORM pg_advisory_xact_lock(hashtext(p_resource COLLATE "C"), hashtext(p_key COLLATE "C"));
+    RETURN QUERY SELECT kept.key, kept.token, kept.holder, kept.began_at, kept.result
+        FROM fencelock.effect AS kept WHERE kept.resource = p_resource AND kept.key = p_key;
+END
+$$;
+
+-- name: create_write_effect
+-- Keep an effect under the token of the presented mark, or forget it, if it has no holder. The commit is flushed, whatever
+-- the session's settings are: the effect begins after it.
+CREATE FUNCTION fencelock.write_effect(p_resource text, p_key text, p_holder text, p_began_at text, p_result text)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    ignored text;
+BEGIN
+    PERFORM fencelock.confirm(p_resource);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        ignored := set_config('synchronous_commit', 'on', true);
+    END IF;
+    IF p_holder = '' THEN
+        DELETE FROM fencelock.effect WHERE resource = p_resource AND key = p_key;
+        RETURN;
+    END IF;
+    INSERT INTO fencelock.effect AS kept (resource, key, token, holder, began_at, result)
+    SELECT p_resource, p_key, mark.token, p_holder, coalesce(nullif(p_began_at, '')::timestamptz, clock_timestamp()), p_result
+    FROM fencelock.mark AS mark WHERE mark.resource = p_resource
+    ON CONFLICT (resource, key) DO UPDATE
+    SET token = excluded.token, holder = excluded.holder, began_at = excluded.began_at, result = excluded.result;
 END
 $$;

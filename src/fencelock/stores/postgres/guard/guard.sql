@@ -39,18 +39,22 @@ SELECT pg_catalog.current_setting('transaction_isolation');
 
 -- name: read_marks
 -- The marks of these resources, locked.
-SELECT resource, lock, token, source_id, history_id, claim, is_closed
+SELECT resource, lock, token, source_id, history_id, digest, is_closed
 FROM fencelock.read_marks($1::text[], $2::text, $3::text, $4::integer);
 
--- name: write_mark
--- Write a mark of a lease.
-SELECT fencelock.write_mark($1::text, $2::bytea, $3::bigint, $4::text, $5::text, $6::text, $7::boolean);
+-- name: raise_marks
+-- Raise marks for a lease. The sequencer is a parameter: pg_stat_activity shows others the text of a statement.
+SELECT fencelock.raise_marks($1::text, VARIADIC $2::text[]);
+
+-- name: close_marks
+-- Close the marks of a lease, by its claim.
+SELECT fencelock.close_marks($1::text, VARIADIC $2::text[]);
 
 -- name: change_mark
 -- Change a mark for an operator, by the audit entry that permits it.
 SELECT fencelock.change_mark(
-    $1::text, $2::bytea, $3::bigint, $4::text, $5::text, $6::text, $7::boolean,
-    fencelock.write_audit($8::text, $9::text, $10::text, $11::bigint, $12::bigint, $13::text));
+    $1::text, $2::bytea, $3::bigint, $4::text, $5::text, $6::text, $7::boolean, $8::text, $9::boolean,
+    fencelock.write_audit($10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::text));
 
 -- name: write_audit
 -- Write an audit entry that changes no mark.
@@ -92,7 +96,8 @@ SELECT fencelock.record_refusal($1::text, $2::text);
 
 -- name: show_marks
 -- The marks of one resource, or of all.
-SELECT resource, lock, token, source_id, history_id, claim, is_closed FROM fencelock.show_marks($1::text);
+SELECT resource, lock, token, source_id, history_id, digest, is_closed, requires_signature
+FROM fencelock.show_marks($1::text);
 
 -- name: show_observations
 -- What observe mode let pass.
@@ -100,6 +105,53 @@ SELECT resource, table_name, kind, times, pg_catalog.to_char(first_at AT TIME ZO
     pg_catalog.to_char(last_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), role, application_name, address
 FROM fencelock.show_observations($1::text);
 
+-- name: grant_right
+-- Let a role seal, present and close a resource.
+SELECT fencelock.grant_right($1::text, $2::text);
+
+-- name: revoke_rights
+-- Take the rights of a role that cover these resources, and show them.
+SELECT resource FROM fencelock.revoke_rights($1::text[], $2::text) ORDER BY 1;
+
+-- name: show_rights
+-- The rights to one resource, or all rights.
+SELECT resource, role FROM fencelock.guard_right
+WHERE $1::text IS NULL OR resource = $1::text OR (
+    pg_catalog.right(resource, 1) = '*' AND pg_catalog.starts_with($1::text, pg_catalog.left(resource, -1)))
+ORDER BY 1, 2;
+
+-- name: end_sessions
+-- Tell every other session of a role in this database to end. (In the WHERE clause, the function would run before the
+-- conditions, for all sessions.)
+SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
+WHERE datname = pg_catalog.current_database() AND usename = $1::text AND pid <> pg_catalog.pg_backend_pid();
+
+-- name: count_sessions
+-- How many of these sessions of a role have not ended, a moment later.
+SELECT pg_catalog.count(*) FROM pg_catalog.pg_sleep(0.02), pg_catalog.pg_stat_activity
+WHERE usename = $1::text AND pid = ANY ($2::integer[]);
+
+-- name: forget_keys
+-- Forget the keys, before others are written.
+DELETE FROM fencelock.guard_key;
+
+-- name: write_key
+-- Keep a key to check signatures with.
+INSERT INTO fencelock.guard_key (key_id, inner_pad, outer_pad, retired_s) VALUES ($1::text, $2::bytea, $3::bytea, $4::bigint);
+
+-- name: require_signature
+-- Require a signature at a resource, or no longer.
+SELECT fencelock.require_signature($1::text, $2::boolean);
+
 -- name: read_schema_number
 -- The number of the schema; without the table there is no schema.
 SELECT schema FROM fencelock.guard WHERE id = 1;
+
+-- name: read_effect
+-- What a presented resource keeps of one effect.
+SELECT key, token, holder, pg_catalog.to_char(began_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), result
+FROM fencelock.read_effect($1::text, $2::text);
+
+-- name: write_effect
+-- Keep an effect of a presented resource, or forget it.
+SELECT fencelock.write_effect($1::text, $2::text, $3::text, $4::text, $5::text);

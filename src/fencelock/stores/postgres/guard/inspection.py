@@ -71,16 +71,23 @@ def _powers(_: str, role: str, is_superuser: bool, owned: list[str], may_touch_m
         tables = ", ".join(owned)
         message = f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite"
     elif may_touch_marks:
-        message = f"the role {role} of this URL may read claims or write marks: it can write as any holder may"
+        message = f"the role {role} of this URL may read the guard's secrets or write marks: it can write as any holder"
     else:
         return None
     return Finding("powerful-role", message, remedy)
 
 
 def _readers(_: str, role: str, table: str) -> Finding:
-    message = f"the role {role} has rights on fencelock.{table}, which show it claims or let it write marks"
+    message = f"the role {role} has rights on fencelock.{table}, which only the schema's owner needs"
     remedy = f"REVOKE ALL ON fencelock.{table} FROM {role}, and check ALTER DEFAULT PRIVILEGES, too"
     return Finding("open-marks", message, remedy)
+
+
+def _idle_right(url: str, resource: str, role: str, is_known: bool) -> Finding:
+    why = "no protected table belongs to such a resource" if is_known else "there is no such role"
+    message = f"the role {role} has a right to resource {resource!r}, and {why}: whoever gets either may raise its mark"
+    remedy = f"run `fencelock revoke {url} --resource {resource!r} --role {role} --reason …`, or protect its tables"
+    return Finding("idle-right", message, remedy, resource)
 
 
 def _prepared(_: str, name: str, resource: str, since: str) -> Finding:
@@ -102,6 +109,7 @@ _EXAMINATIONS: tuple[tuple[str, Callable[..., Finding | None]], ...] = (
     (SQL.references, open_reference),
     (SQL.powers, _powers),
     (SQL.readers, _readers),
+    (SQL.idle_rights, _idle_right),
     (SQL.prepared, _prepared),
     (SQL.settings, _settings),
 )

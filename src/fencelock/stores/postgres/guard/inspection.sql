@@ -60,23 +60,36 @@ WHERE made.contype = 'f' AND made.conparentid = 0
 ORDER BY 1, 2;
 
 -- name: powers
--- What this role could do past the triggers: as a superuser, as the owner of these tables, or by rights on the marks or
--- the secret, such as those of the schema's owner and of members of pg_read_all_data or pg_write_all_data.
+-- What this role could do past the triggers: as a superuser, as the owner of these tables, or by rights on the marks, the
+-- secret or the keys, such as those of the schema's owner and of members of pg_read_all_data or pg_write_all_data.
 SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fencelock.protected_table AS protected JOIN pg_class ON oid = protected.relation
     WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
-    has_table_privilege('fencelock.mark', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
+    has_table_privilege('fencelock.mark', 'INSERT, UPDATE, DELETE, TRUNCATE')
+    OR has_table_privilege('fencelock.guard_right', 'INSERT, UPDATE')
+    OR has_table_privilege('fencelock.guard_key', 'SELECT, INSERT, UPDATE')
     OR has_table_privilege('fencelock.guard', 'SELECT') OR has_schema_privilege('fencelock', 'CREATE')
     OR has_function_privilege('fencelock.secret()', 'EXECUTE')
     OR has_function_privilege('fencelock.note_name(text)', 'EXECUTE')
 FROM pg_roles WHERE rolname = current_user;
 
 -- name: readers
--- Roles besides the owner with rights on the marks, granted by hand or by default privileges.
+-- Roles besides the owner with rights on these tables, granted by hand or by default privileges.
 SELECT DISTINCT coalesce(nullif(granted.grantee, 0)::regrole::text, 'PUBLIC'), class.relname
 FROM pg_class AS class CROSS JOIN LATERAL aclexplode(class.relacl) AS granted
-WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation')
-    AND granted.grantee <> class.relowner ORDER BY 1, 2;
+WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation', 'guard_key', 'guard_right')
+    AND granted.grantee <> class.relowner
+    -- Everybody may read who has rights.
+    AND NOT (class.relname = 'guard_right' AND granted.grantee = 0 AND granted.privilege_type = 'SELECT') ORDER BY 1, 2;
+
+-- name: idle_rights
+-- Rights that no protected table needs, and rights of roles that do not exist.
+SELECT held.resource, held.role, to_regrole(quote_ident(held.role)) IS NOT NULL FROM fencelock.guard_right AS held
+WHERE to_regrole(quote_ident(held.role)) IS NULL OR NOT EXISTS (
+    SELECT FROM fencelock.protected_table AS protected
+    WHERE protected.resource = held.resource OR (
+        right(held.resource, 1) = '*' AND starts_with(protected.resource, left(held.resource, -1))))
+ORDER BY 1, 2;
 
 -- name: prepared
 -- Prepared transactions that lock a mark: its next seal waits for them.

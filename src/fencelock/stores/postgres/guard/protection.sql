@@ -158,19 +158,22 @@ REVOKE ALL ON FUNCTION
     fencelock.refuse, fencelock.refuse_write, fencelock.check_unmarked, fencelock.is_of, fencelock.hold_mark, fencelock.offer,
     fencelock.withdraw, fencelock.refuse_end, fencelock.confirm, fencelock.is_presented, fencelock.enforce,
     fencelock.count_observed, fencelock.observe, fencelock.record_refusal, fencelock.read_marks, fencelock.show_marks,
-    fencelock.show_observations, fencelock.write_mark, fencelock.parse, fencelock.present, fencelock.seal,
-    fencelock.make_mark, fencelock.write_audit, fencelock.change_mark, fencelock.keep_mark, fencelock.keep_audit,
+    fencelock.show_observations, fencelock.parse, fencelock.check_right, fencelock.check_signature,
+    fencelock.check_plausible, fencelock.begin_change, fencelock.raise_mark, fencelock.raise_marks, fencelock.close_marks,
+    fencelock.present, fencelock.seal, fencelock.make_mark, fencelock.write_audit, fencelock.change_mark,
+    fencelock.read_effect, fencelock.write_effect,
+    fencelock.grant_right, fencelock.revoke_rights, fencelock.require_signature, fencelock.keep_mark, fencelock.keep_audit,
     fencelock.check_name, fencelock.check_names, fencelock.first_argument,
     fencelock.tree, fencelock.why_not, fencelock.protect_table, fencelock.unprotect_table
 FROM PUBLIC;
 
 -- name: grant_functions
--- What a holder needs, for every role that has USAGE on the schema. None of it lowers a mark, shows a claim, or admits a
--- transaction that has not presented the mark's own lease.
+-- What a holder needs, for every role that has USAGE on the schema. Sealing, presenting and closing check the session's
+-- right themselves. None of it lowers a mark, or admits a transaction that has not presented the mark's own lease.
 GRANT EXECUTE ON FUNCTION
     fencelock.mark_key, fencelock.limit_time, fencelock.offer, fencelock.withdraw, fencelock.confirm, fencelock.record_refusal,
-    fencelock.read_marks, fencelock.show_marks, fencelock.show_observations, fencelock.write_mark, fencelock.present,
-    fencelock.seal, fencelock.first_argument
+    fencelock.read_marks, fencelock.show_marks, fencelock.show_observations, fencelock.raise_marks, fencelock.close_marks,
+    fencelock.present, fencelock.seal, fencelock.read_effect, fencelock.write_effect, fencelock.first_argument
 TO PUBLIC;
 
 -- name: grant_views

@@ -1,6 +1,6 @@
 -- The guard's tables, in the database that it protects. The statements run in this order, in one transaction, after the
--- schema `fencelock` was created. Only the owner may read a claim or write a row: all others use the functions of
--- functions_*.sql.
+-- schema `fencelock` was created. Only the owner may read the secret and the keys, or write a row: all others use the
+-- functions of functions_*.sql. No table has a claim or a proof, only digests, with which nobody can write (G12).
 
 -- name: create_guard
 -- The number of this schema; any other number is refused. Only the functions know the secret.
@@ -29,17 +29,69 @@ CREATE TABLE fencelock.guard_audit (
 );
 
 -- name: create_mark
--- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a claim:
--- an operator's). `audit_id` names the entry of an operator's last change.
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a
+-- digest: an operator's). `audit_id` names the entry of an operator's last change. `requires_signature`: a sequencer raises
+-- the mark only if it is signed with a key of `guard_key`.
 CREATE TABLE fencelock.mark (
     resource   text    PRIMARY KEY COLLATE "C",
     lock       bytea   NOT NULL,
     token      bigint  CHECK (token >= 1),
     source_id  text,
     history_id text,
-    claim      text,
+    digest     text,
     is_closed  boolean NOT NULL DEFAULT false,
-    audit_id   bigint  REFERENCES fencelock.guard_audit (id)
+    audit_id   bigint  REFERENCES fencelock.guard_audit (id),
+    requires_signature boolean NOT NULL DEFAULT false
+);
+
+-- name: create_guard_right
+-- Which roles, with their members, may seal, present and close a resource; one that ends in * stands for all with that
+-- prefix. A new guard has no row: only the schema's owner may (G12).
+CREATE TABLE fencelock.guard_right (
+    resource text NOT NULL COLLATE "C",
+    role     text NOT NULL,
+    PRIMARY KEY (resource, role)
+);
+
+-- name: create_guard_right_prefix
+-- Finds the rights to prefixes without reading the others.
+CREATE INDEX guard_right_prefix ON fencelock.guard_right (resource) WHERE right(resource, 1) = '*';
+
+-- name: create_guard_key
+-- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and the
+-- second, since 1970, from which on it is not accepted.
+CREATE TABLE fencelock.guard_key (
+    key_id    text   PRIMARY KEY,
+    inner_pad bytea  NOT NULL CHECK (octet_length(inner_pad) = 64),
+    outer_pad bytea  NOT NULL CHECK (octet_length(outer_pad) = 64),
+    retired_s bigint
+);
+
+-- name: create_effect
+-- Effects outside of the database (`fencelock.dispatch`): who began one, with which token, and its result (NULL: nobody
+-- has recorded one). Their owner may delete them.
+CREATE TABLE fencelock.effect (
+    resource text        NOT NULL COLLATE "C",
+    key      text        NOT NULL COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 512),
+    token    bigint      NOT NULL,
+    holder   text        NOT NULL,
+    began_at timestamptz NOT NULL,
+    result   text        CHECK (octet_length(result) <= 4096),
+    PRIMARY KEY (resource, key)
+);
+
+-- name: create_sequencer
+-- A sequencer's parts. `digest` is H(proof); `signed_text` is what the signature is over.
+CREATE TYPE fencelock.sequencer AS (
+    lock        bytea,
+    token       bigint,
+    source_id   text,
+    history_id  text,
+    proof       text,
+    digest      text,
+    key_id      text,
+    signature   text,
+    signed_text text
 );
 
 -- name: create_protection
@@ -90,7 +142,7 @@ BEGIN
     ELSIF NEW.lock <> OLD.lock OR (OLD.source_id IS NOT NULL AND NEW.source_id IS DISTINCT FROM OLD.source_id) THEN
         is_kept := false;
     ELSIF NEW.token IS NOT DISTINCT FROM OLD.token THEN
-        is_kept := (NEW.claim, NEW.source_id, NEW.history_id) IS NOT DISTINCT FROM (OLD.claim, OLD.source_id, OLD.history_id)
+        is_kept := (NEW.digest, NEW.source_id, NEW.history_id) IS NOT DISTINCT FROM (OLD.digest, OLD.source_id, OLD.history_id)
             AND NEW.is_closed >= OLD.is_closed;
     ELSE
         is_kept := NEW.token > coalesce(OLD.token, 0);
@@ -157,13 +209,15 @@ CREATE TRIGGER keep_audit BEFORE UPDATE OR DELETE OR TRUNCATE ON fencelock.guard
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_audit();
 
 -- name: revoke_tables
--- Whatever the database's default privileges are, no other role reads a claim or writes a row.
-REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.protection, fencelock.observation FROM PUBLIC;
+-- Whatever the database's default privileges are, no other role reads a secret or writes a row.
+REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.protection, fencelock.observation,
+    fencelock.guard_right, fencelock.guard_key, fencelock.effect
+FROM PUBLIC;
 
 -- name: grant_tables
 -- Which tables are protected is no secret, and a client has to read the number of the schema.
 GRANT SELECT (id, schema) ON fencelock.guard TO PUBLIC;
 
 -- name: grant_protection
--- Nor is it secret which tables were protected.
-GRANT SELECT ON fencelock.protection TO PUBLIC;
+-- Nor is it secret which tables were protected, and who has rights.
+GRANT SELECT ON fencelock.protection, fencelock.guard_right TO PUBLIC;

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.sql.source import (
     MAX_WAITERS,
     PAGE_LOCKS,
@@ -18,8 +19,10 @@ from fencelock.stores.sql.source import (
     SourceCodecBase,
     SourceOperation,
     SourceView,
+    decode_keys,
     decode_renewed,
     lock_info,
+    signature_in,
     unknown_lock,
 )
 from fencelock.stores.statements import statements
@@ -75,7 +78,7 @@ class PostgresSourceCodec(SourceCodecBase):
         return SourceOperation(SQL.acquire, parameters, partial(self._decode_answer, lock), clock_column=3)
 
     def _decode_answer(self, lock: str, rows: Rows) -> ask.SourceReply:
-        reply = AcquireAnswer._make(rows[0]).reply(lock, MAX_WAITERS)
+        reply = AcquireAnswer(*rows[0]).reply(lock, MAX_WAITERS)
         if isinstance(reply, ask.Queued) and self._channel is None:
             return ask.Queued(min(reply.wait_ms, POLL_MS))
         return reply
@@ -99,6 +102,18 @@ class PostgresSourceCodec(SourceCodecBase):
         parameters = (request.lock.encode(), request.lock, request.claim, request.holder, request.reason)
         return SourceOperation(SQL.break_lease, parameters, _decode_broken)
 
+    def _check(self, request: ask.Check) -> SourceOperation:
+        parameters = (request.lock.encode(), request.history_id, request.proof)
+        return SourceOperation(SQL.check_proof, parameters, lambda rows: ask.Checked(*(rows[0] if rows else (0, None))))
+
+    def _write_key(self, request: ask.WriteKey) -> SourceOperation:
+        key = request.key
+        parameters = (key.key_id, key.secret, *hmac_pads(key.secret), key.not_before_s, key.retired_s)
+        return SourceOperation(SQL.write_key, parameters, lambda _: None)
+
+    def _read_keys(self, _: ask.ReadKeys) -> SourceOperation:
+        return SourceOperation(SQL.read_keys, (), decode_keys)
+
     def _purge(self, _: ask.Purge) -> SourceOperation:
         return SourceOperation(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
 
@@ -119,14 +134,19 @@ class PostgresSourceCodec(SourceCodecBase):
         ask.Break: _break_lease,
         ask.Purge: _purge,
         ask.Inspect: _inspect,
+        ask.Check: _check,
         ask.ListLocks: _list_locks,
+        ask.WriteKey: _write_key,
+        ask.ReadKeys: _read_keys,
     }
     """ReadSource is not here: it is `describe`, with which a connection begins."""
 
 
 def _decode_broken(rows: Rows) -> ask.SourceReply:
-    token, source_id, _, history_id, holder = rows[0]
-    return ask.BlockSpent() if token is None else ask.Broken(token, source_id, history_id, holder)
+    token, source_id, _, history_id, holder, *signature = rows[0]
+    if token is None:
+        return ask.BlockSpent()
+    return ask.Broken(token, source_id, history_id, holder, signature_in(*signature))
 
 
 def _decode_lock(lock: str, rows: Rows) -> LockInfo:

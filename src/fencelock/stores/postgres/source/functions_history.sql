@@ -122,8 +122,8 @@ BEGIN
     END IF;
     PERFORM fencelock.begin_history(p_seen, false, p_who, p_reason);
     UPDATE fencelock.lock SET
-        ended = CASE WHEN claim IS NULL THEN ended ELSE 'the source''s epoch was raised: ' || p_reason END,
-        claim = NULL, holder = NULL, deadline_us = 0, ended_claim = NULL, ended_us = 0, forgotten_us = 0;
+        ended = CASE WHEN digest IS NULL THEN ended ELSE 'the source''s epoch was raised: ' || p_reason END,
+        digest = NULL, holder = NULL, deadline_us = 0, ended_digest = NULL, ended_us = 0, forgotten_us = 0;
     DELETE FROM fencelock.waiter;
     RETURN true;
 END
@@ -132,10 +132,12 @@ $$;
 -- name: create_break_lease
 -- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
 CREATE FUNCTION fencelock.break_lease(p_lock bytea, p_name text, p_claim text, p_who text, p_reason text)
-RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text)
+RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text, key_id text, signature text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
+    proof      constant text := fencelock.one_way(p_claim);
+    own_digest constant text := fencelock.one_way(proof);
     held   fencelock.lock;
     done   fencelock.source_audit;
     bound  bigint;
@@ -152,7 +154,7 @@ BEGIN
     SELECT s.source_id, s.epoch, s.history_id, s.bound, w.id IS NOT NULL
     INTO STRICT source_id, epoch, history_id, bound, is_whole FROM fencelock.source AS s
     LEFT JOIN fencelock.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid;
-    SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.claim = p_claim;
+    SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.digest = own_digest;
     IF FOUND THEN
         token := done.token;
         holder := done.holder;
@@ -161,19 +163,23 @@ BEGIN
         IF token > bound THEN
             token := NULL;
         ELSE
-            IF held.claim IS NOT NULL AND fencelock.remaining_us(held, moment) > 0 THEN
+            IF held.digest IS NOT NULL AND fencelock.remaining_us(held, moment) > 0 THEN
                 holder := held.holder;
             END IF;
             UPDATE fencelock.lock AS l SET
-                token = break_lease.token, claim = NULL, holder = NULL, deadline_us = 0,
+                token = break_lease.token, digest = NULL, holder = NULL, deadline_us = 0,
                 ended = format('%s broke it: %s', p_who, p_reason),
-                forgotten_us = CASE WHEN l.claim IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
-                ended_us = CASE WHEN l.claim IS NULL THEN l.ended_us ELSE greatest(moment, l.born_us) END,
-                ended_claim = coalesce(l.claim, l.ended_claim)
+                forgotten_us = CASE WHEN l.digest IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
+                ended_us = CASE WHEN l.digest IS NULL THEN l.ended_us ELSE greatest(moment, l.born_us) END,
+                ended_digest = coalesce(l.digest, l.ended_digest)
             WHERE l.name = p_lock;
-            INSERT INTO fencelock.source_audit (who, action, subject, token, reason, holder, claim)
-            VALUES (p_who, 'break', p_name, token, p_reason, break_lease.holder, p_claim);
+            INSERT INTO fencelock.source_audit (who, action, subject, token, reason, holder, digest)
+            VALUES (p_who, 'break', p_name, token, p_reason, break_lease.holder, own_digest);
         END IF;
+    END IF;
+    key_id := fencelock.newest_key(moment);
+    IF token IS NOT NULL AND key_id IS NOT NULL THEN
+        signature := fencelock.sign(key_id, source_id, history_id, token, proof, p_lock);
     END IF;
     PERFORM fencelock.notify_head(p_lock, moment);
     RETURN NEXT;
@@ -194,7 +200,7 @@ BEGIN
     -- Lock the rows first: a claim of these locks that ends now does so before past_us() is read, or after everything.
     SELECT array_agg(free.name) INTO freed FROM (
         SELECT l.name FROM fencelock.lock AS l CROSS JOIN fencelock.now_us() AS moment
-        WHERE (l.claim IS NULL OR l.deadline_us <= moment)
+        WHERE (l.digest IS NULL OR l.deadline_us <= moment)
           AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = l.name AND q.deadline_us > moment)
         FOR UPDATE OF l SKIP LOCKED
     ) AS free;
@@ -214,12 +220,24 @@ RETURNS TABLE (name bytea, token bigint, holder text, remaining_ms bigint, ttl_m
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
     SELECT l.name, l.token, l.holder,
-           CASE WHEN l.claim IS NULL THEN 0 ELSE (greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) + 999) / 1000 END,
+           CASE WHEN l.digest IS NULL THEN 0 ELSE (greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) + 999) / 1000 END,
            l.ttl_ms,
            ARRAY (SELECT w.holder FROM fencelock.waiter AS w
                   WHERE w.lock = l.name AND w.deadline_us > now_us ORDER BY w.ticket)
     FROM fencelock.lock AS l CROSS JOIN fencelock.now_us() AS now_us
     WHERE l.token IS NOT NULL AND (l.name = p_lock OR l.name > p_after) ORDER BY l.name LIMIT p_page
+$$;
+
+-- name: create_check_proof
+-- The time left of the lease with this proof, 0 if it does not hold the lock, and the lock's last token; no row for an
+-- unknown lock.
+CREATE FUNCTION fencelock.check_proof(p_lock bytea, p_history_id text, p_proof text)
+RETURNS TABLE (remaining_ms bigint, last_token bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+    SELECT CASE WHEN l.digest = fencelock.one_way(p_proof) AND l.history_id = p_history_id
+                THEN greatest(0, least(l.deadline_us - fencelock.now_us(), l.ttl_ms * 1000)) / 1000 ELSE 0 END, l.token
+    FROM fencelock.lock AS l WHERE l.name = p_lock
 $$;
 
 -- name: revoke_operators
@@ -235,12 +253,13 @@ REVOKE ALL ON FUNCTION
     fencelock.enqueue(bytea, text, text, bigint, bigint, text, bigint, bigint, bigint),
     fencelock.stay_queued(fencelock.waiter, boolean, bigint, text, bigint, bigint),
     fencelock.raise_epoch(text, bigint, text, text), fencelock.break_lease(bytea, text, text, text, text),
-    fencelock.purge()
+    fencelock.purge(), fencelock.newest_key(bigint), fencelock.sign(text, text, text, bigint, text, bytea)
 FROM PUBLIC;
 
 -- name: revoke_tables
--- Whatever the database's default privileges are, no other role reads a claim.
-REVOKE ALL ON fencelock.source, fencelock.witness, fencelock.token, fencelock.lock, fencelock.waiter, fencelock.source_audit
+-- Whatever the database's default privileges are, no other role reads them.
+REVOKE ALL ON fencelock.source, fencelock.witness, fencelock.token, fencelock.lock, fencelock.waiter, fencelock.source_audit,
+    fencelock.signing_key
 FROM PUBLIC;
 
 -- name: insert_source

@@ -1,9 +1,29 @@
 -- The source's functions, second file: taking, releasing and renewing a lock.
 
+-- name: create_newest_key
+-- The id of the key to sign with; NULL without one. Read at each grant: a key that was retired a moment ago signs nothing.
+CREATE FUNCTION fencelock.newest_key(p_now_us bigint) RETURNS text LANGUAGE sql VOLATILE AS
+$$
+    SELECT key_id FROM fencelock.signing_key
+    WHERE not_before_s <= p_now_us / 1000000 AND (retired_s IS NULL OR retired_s > p_now_us / 1000000)
+    ORDER BY not_before_s DESC, number DESC LIMIT 1
+$$;
+
+-- name: create_sign
+-- The signature of a sequencer.
+CREATE FUNCTION fencelock.sign(
+    p_key_id text, p_source_id text, p_history_id text, p_token bigint, p_proof text, p_lock bytea)
+RETURNS text LANGUAGE sql VOLATILE AS
+$$
+    SELECT fencelock.signature_of(inner_pad, outer_pad, concat_ws(
+        '.', 'fl2', p_key_id, p_source_id, p_history_id, 'x', p_token, p_proof, fencelock.base64url(p_lock)))
+    FROM fencelock.signing_key WHERE key_id = p_key_id
+$$;
+
 -- name: create_decide
 -- Decide who gets a lock, and mint its token: all the cases that `acquire` does not handle itself.
 CREATE FUNCTION fencelock.decide(
-    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_lock bytea, p_digest text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
 RETURNS fencelock.answer LANGUAGE plpgsql AS
 $$
@@ -29,30 +49,35 @@ BEGIN
         answer.outcome := 'spent';
         RETURN answer;
     END IF;
-    IF held.claim IS NOT NULL THEN
+    IF held.digest IS NOT NULL THEN
         remaining_us := fencelock.remaining_us(held, state.now_us);
     END IF;
-    IF held.claim = p_claim THEN
+    IF held.digest = p_digest THEN
         -- A repeated request: the same token while its lease runs, never a new one (T3).
         answer.outcome := CASE WHEN remaining_us > 0 THEN 'held' ELSE 'ended' END;
         answer.token := held.token;
+        answer.key_id := held.key_id;
+        IF held.history_id <> state.history_id THEN
+            -- The lease has outlived a crash before its reply arrived: its sequencer names the new history.
+            UPDATE fencelock.lock SET history_id = state.history_id WHERE name = p_lock;
+        END IF;
         answer.time_ms := remaining_us / 1000;
         RETURN answer;
     END IF;
     IF state.has_queue THEN
         head := fencelock.live_head(p_lock, state.now_us);
-        SELECT * INTO own FROM fencelock.waiter WHERE claim = p_claim AND lock = p_lock;
+        SELECT * INTO own FROM fencelock.waiter WHERE digest = p_digest AND lock = p_lock;
         held := fencelock.hold_lock(p_lock);  -- live_head may have made it remember other claims.
         IF own.deadline_us <= state.now_us THEN
             DELETE FROM fencelock.waiter WHERE ticket = own.ticket;
-            PERFORM fencelock.remember_ended(p_lock, p_claim, greatest(state.now_us, own.born_us));
+            PERFORM fencelock.remember_ended(p_lock, p_digest, greatest(state.now_us, own.born_us));
             answer.outcome := 'ended';
             RETURN answer;
         END IF;
     END IF;
     IF own.ticket IS NULL THEN
         -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
-        IF p_mode = 'poll' OR p_claim = held.ended_claim
+        IF p_mode = 'poll' OR p_digest = held.ended_digest
            OR p_born_us <= greatest(held.forgotten_us, state.born_after_us) THEN
             answer.outcome := 'ended';
             answer.now_us := greatest(state.now_us, held.forgotten_us + 1, state.born_after_us + 1);
@@ -64,7 +89,7 @@ BEGIN
                 RETURN answer;
             END IF;
             own := fencelock.enqueue(
-                p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_channel, state.now_us, p_queue_limit, head.ticket);
+                p_lock, p_digest, p_holder, p_ttl_ms, p_born_us, p_channel, state.now_us, p_queue_limit, head.ticket);
             IF own.ticket IS NULL THEN
                 answer.outcome := 'full';
                 RETURN answer;
@@ -85,13 +110,15 @@ BEGIN
         RETURN answer;
     END IF;
     answer.outcome := 'granted';
+    answer.key_id := fencelock.newest_key(state.now_us);
     UPDATE fencelock.lock AS l SET
-        token = answer.token, claim = p_claim, holder = coalesce(own.holder, p_holder), ended = NULL,
+        token = answer.token, digest = p_digest, history_id = state.history_id, key_id = answer.key_id,
+        holder = coalesce(own.holder, p_holder), ended = NULL,
         ttl_ms = coalesce(own.ttl_ms, p_ttl_ms), born_us = coalesce(own.born_us, p_born_us),
         deadline_us = fencelock.now_us() + coalesce(own.ttl_ms, p_ttl_ms) * 1000,
-        forgotten_us = CASE WHEN l.claim IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
-        ended_us = CASE WHEN l.claim IS NULL THEN l.ended_us ELSE greatest(state.now_us, l.born_us) END,
-        ended_claim = coalesce(l.claim, l.ended_claim)
+        forgotten_us = CASE WHEN l.digest IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
+        ended_us = CASE WHEN l.digest IS NULL THEN l.ended_us ELSE greatest(state.now_us, l.born_us) END,
+        ended_digest = coalesce(l.digest, l.ended_digest)
     WHERE l.name = p_lock
     RETURNING l.ttl_ms INTO answer.time_ms;
     IF own.ticket IS NOT NULL THEN
@@ -115,8 +142,9 @@ CREATE FUNCTION fencelock.acquire(
 RETURNS fencelock.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
-    answer fencelock.answer;
-    bound  bigint;
+    own_digest constant text := fencelock.one_way(fencelock.one_way(p_claim));
+    answer     fencelock.answer;
+    bound      bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
         PERFORM fencelock.settle_in();
@@ -126,25 +154,36 @@ BEGIN
         PERFORM fencelock.refuse_time(p_born_us, answer.now_us);
     END IF;
     UPDATE fencelock.lock AS l SET
-        token = nextval('fencelock.token'), claim = p_claim, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
-        born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000
+        token = nextval('fencelock.token'), digest = own_digest, history_id = s.history_id, holder = p_holder,
+        ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000,
+        -- What newest_key() does, without the cost of a call.
+        key_id = (
+            SELECT k.key_id FROM fencelock.signing_key AS k
+            WHERE k.not_before_s <= answer.now_us / 1000000
+              AND (k.retired_s IS NULL OR k.retired_s > answer.now_us / 1000000)
+            ORDER BY k.not_before_s DESC, k.number DESC LIMIT 1)
     FROM fencelock.lock AS before, fencelock.source AS s, fencelock.witness AS w
     WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
-      AND l.claim IS NULL AND l.ended_claim IS DISTINCT FROM p_claim
+      AND l.digest IS NULL AND l.ended_digest IS DISTINCT FROM own_digest
       AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock)
       AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
       AND s.bound - (SELECT t.last_value FROM fencelock.token AS t) > 100000
-    RETURNING l.token, s.source_id, s.epoch, s.history_id, s.bound
-    INTO answer.token, answer.source_id, answer.epoch, answer.history_id, bound;
+    RETURNING l.token, s.source_id, s.epoch, s.history_id, l.key_id, s.bound
+    INTO answer.token, answer.source_id, answer.epoch, answer.history_id, answer.key_id, bound;
     IF NOT FOUND THEN
-        RETURN fencelock.decide(
-            p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
+        answer := fencelock.decide(
+            p_lock, own_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
     ELSIF answer.token > bound THEN
         RAISE 'a hundred thousand tokens were drawn at once in epoch %: try again', answer.epoch USING ERRCODE = 'FL103';
+    ELSE
+        answer.outcome := 'granted';
+        answer.time_ms := p_ttl_ms;
     END IF;
-    answer.outcome := 'granted';
-    answer.time_ms := p_ttl_ms;
+    IF answer.key_id IS NOT NULL THEN
+        answer.signature := fencelock.sign(
+            answer.key_id, answer.source_id, answer.history_id, answer.token, fencelock.one_way(p_claim), p_lock);
+    END IF;
     RETURN answer;
 END
 $$;
@@ -164,28 +203,27 @@ CREATE TRIGGER token_grows BEFORE UPDATE OF token ON fencelock.lock FOR EACH ROW
 WHEN (NEW.token <= OLD.token) EXECUTE FUNCTION fencelock.token_grows();
 
 -- name: create_notify_head
--- Notify the head of a lock's queue, if there is one, that its turn may have come. The notification carries no claim,
--- only its digest.
+-- Notify the head of a lock's queue, if there is one, that its turn may have come. The notification carries its digest.
 CREATE FUNCTION fencelock.notify_head(p_lock bytea, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
 $$
 DECLARE
     head fencelock.waiter := fencelock.live_head(p_lock, p_now_us);
 BEGIN
     IF head.channel IS NOT NULL THEN
-        PERFORM pg_notify(head.channel, encode(sha256(convert_to(head.claim, 'UTF8')), 'hex'));
+        PERFORM pg_notify(head.channel, head.digest);
     END IF;
 END
 $$;
 
 -- name: create_end_lease
 -- Free a lock if this claim holds it, and return whether it did. A claim never ends before it was drawn.
-CREATE FUNCTION fencelock.end_lease(p_lock bytea, p_claim text, p_ended_us bigint) RETURNS boolean LANGUAGE plpgsql AS
+CREATE FUNCTION fencelock.end_lease(p_lock bytea, p_digest text, p_ended_us bigint) RETURNS boolean LANGUAGE plpgsql AS
 $$
 BEGIN
     UPDATE fencelock.lock SET
-        claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
-        forgotten_us = greatest(forgotten_us, ended_us), ended_us = greatest(p_ended_us, born_us), ended_claim = p_claim
-    WHERE name = p_lock AND claim = p_claim;
+        digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = greatest(forgotten_us, ended_us), ended_us = greatest(p_ended_us, born_us), ended_digest = p_digest
+    WHERE name = p_lock AND digest = p_digest;
     RETURN FOUND;
 END
 $$;
@@ -196,6 +234,7 @@ CREATE FUNCTION fencelock.release(p_lock bytea, p_claim text, p_asked_us bigint,
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
+    own_digest constant text := fencelock.one_way(fencelock.one_way(p_claim));
     held fencelock.lock;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
@@ -205,14 +244,14 @@ BEGIN
     IF p_asked_us > now_us + 31556952000000000 THEN
         PERFORM fencelock.refuse_time(p_asked_us, now_us);
     END IF;
-    was_held := fencelock.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
+    was_held := fencelock.end_lease(p_lock, own_digest, greatest(now_us, p_asked_us));
     IF NOT was_held THEN
         held := fencelock.hold_lock(p_lock);
         -- Once more: a cancelled acquire of this claim may have been granted between the two.
-        was_held := fencelock.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
-        DELETE FROM fencelock.waiter WHERE claim = p_claim AND lock = p_lock;
-        IF NOT was_held AND held.ended_claim IS DISTINCT FROM p_claim THEN
-            PERFORM fencelock.remember_ended(p_lock, p_claim, greatest(now_us, p_asked_us));
+        was_held := fencelock.end_lease(p_lock, own_digest, greatest(now_us, p_asked_us));
+        DELETE FROM fencelock.waiter WHERE digest = own_digest AND lock = p_lock;
+        IF NOT was_held AND held.ended_digest IS DISTINCT FROM own_digest THEN
+            PERFORM fencelock.remember_ended(p_lock, own_digest, greatest(now_us, p_asked_us));
         END IF;
     END IF;
     IF EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock) THEN
@@ -228,30 +267,33 @@ RETURNS TABLE (claim text, remaining_ms bigint, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
+    digests constant text[] := ARRAY (
+        SELECT fencelock.one_way(fencelock.one_way(asked.claim))
+        FROM unnest(p_claims) WITH ORDINALITY AS asked (claim, number) ORDER BY asked.number);
     moment bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
         PERFORM fencelock.settle_in();
     END IF;
-    PERFORM FROM unnest(p_locks, p_claims) AS asked (lock, claim)
-    JOIN fencelock.lock AS l ON l.name = asked.lock AND l.claim = asked.claim
+    PERFORM FROM unnest(p_locks, digests) AS asked (lock, digest)
+    JOIN fencelock.lock AS l ON l.name = asked.lock AND l.digest = asked.digest
     FOR UPDATE OF l;
     moment := fencelock.now_us();
     RETURN QUERY
     WITH renewed AS (
         UPDATE fencelock.lock AS l SET deadline_us = moment + l.ttl_ms * 1000
-        FROM unnest(p_locks, p_claims) AS asked (lock, claim)
-        WHERE l.name = asked.lock AND l.claim = asked.claim AND l.deadline_us > moment
-        RETURNING l.claim, l.ttl_ms
+        FROM unnest(p_locks, digests) AS asked (lock, digest)
+        WHERE l.name = asked.lock AND l.digest = asked.digest AND l.deadline_us > moment
+        RETURNING l.digest, l.ttl_ms
     )
     SELECT asked.claim, r.ttl_ms,
-           CASE WHEN r.claim IS NOT NULL THEN NULL
+           CASE WHEN r.digest IS NOT NULL THEN NULL
                 WHEN l.name IS NULL THEN 'the source no longer knows the lock'
-                WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
-                WHEN l.claim IS NOT NULL THEN format('%s holds the lock now, with token %s', l.holder, l.token)
+                WHEN l.digest = asked.digest THEN 'it expired at the source before it was renewed'
+                WHEN l.digest IS NOT NULL THEN format('%s holds the lock now, with token %s', l.holder, l.token)
                 ELSE coalesce(l.ended, 'it ended at the source') END
-    FROM unnest(p_locks, p_claims) AS asked (lock, claim)
-    LEFT JOIN renewed AS r ON r.claim = asked.claim
-    LEFT JOIN fencelock.lock AS l ON r.claim IS NULL AND l.name = asked.lock;
+    FROM unnest(p_locks, p_claims, digests) AS asked (lock, claim, digest)
+    LEFT JOIN renewed AS r ON r.digest = asked.digest
+    LEFT JOIN fencelock.lock AS l ON r.digest IS NULL AND l.name = asked.lock;
 END
 $$;

@@ -3,7 +3,7 @@
 --
 -- Functions with their owner's rights set their own search_path, so that no object of the caller's replaces one of
 -- theirs. They set debug_print_plan off, too: any role may set it on and have plans sent to itself, with the values of
--- variables, which include other clients' claims.
+-- variables, which include other clients' claims. No table has a claim: `p_claim` is hashed twice before it is compared.
 
 -- name: create_now_us
 -- The server's clock at this moment, not at the beginning of the transaction (H1).
@@ -70,10 +70,10 @@ $$;
 
 -- name: create_remember_ended
 -- Remember that a claim, which does not hold the lock, has ended. The lock's row is locked.
-CREATE FUNCTION fencelock.remember_ended(p_lock bytea, p_claim text, p_ended_us bigint) RETURNS void LANGUAGE sql AS
+CREATE FUNCTION fencelock.remember_ended(p_lock bytea, p_digest text, p_ended_us bigint) RETURNS void LANGUAGE sql AS
 $$
     UPDATE fencelock.lock
-    SET forgotten_us = greatest(forgotten_us, ended_us), ended_us = p_ended_us, ended_claim = p_claim
+    SET forgotten_us = greatest(forgotten_us, ended_us), ended_us = p_ended_us, ended_digest = p_digest
     WHERE name = p_lock
 $$;
 
@@ -100,7 +100,7 @@ BEGIN
             RETURN head;
         END IF;
         DELETE FROM fencelock.waiter WHERE ticket = head.ticket;
-        PERFORM fencelock.remember_ended(p_lock, head.claim, greatest(p_now_us, head.born_us));
+        PERFORM fencelock.remember_ended(p_lock, head.digest, greatest(p_now_us, head.born_us));
     END LOOP;
 END
 $$;
@@ -123,15 +123,15 @@ $$;
 -- Take a ticket; no row if the queue is full. All locks draw tickets from one sequence, so a queue is never longer than
 -- the distance from its head: only a large distance needs counting.
 CREATE FUNCTION fencelock.enqueue(
-    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_channel text, p_now_us bigint,
+    p_lock bytea, p_digest text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_channel text, p_now_us bigint,
     p_limit bigint, p_head bigint)
 RETURNS fencelock.waiter LANGUAGE plpgsql AS
 $$
 DECLARE
     own fencelock.waiter;
 BEGIN
-    INSERT INTO fencelock.waiter (lock, claim, holder, ttl_ms, deadline_us, born_us, channel)
-    VALUES (p_lock, p_claim, p_holder, p_ttl_ms, p_now_us + p_ttl_ms * 1000, p_born_us, p_channel)
+    INSERT INTO fencelock.waiter (lock, digest, holder, ttl_ms, deadline_us, born_us, channel)
+    VALUES (p_lock, p_digest, p_holder, p_ttl_ms, p_now_us + p_ttl_ms * 1000, p_born_us, p_channel)
     RETURNING * INTO own;
     IF own.ticket - p_head >= p_limit AND (SELECT count(*) FROM fencelock.waiter WHERE lock = p_lock) > p_limit THEN
         DELETE FROM fencelock.waiter WHERE ticket = own.ticket;

@@ -31,20 +31,23 @@ CREATE UNLOGGED TABLE fencelock.witness (
 CREATE SEQUENCE fencelock.token AS bigint NO CYCLE CACHE 1;
 
 -- name: create_lock
--- One row for each lock that was ever taken; without a claim it is free. Times are microseconds of the server's clock.
--- The row remembers which claim ended last (`ended_claim`), and until when earlier ones had ended (`forgotten_us`): a
+-- One row for each lock that was ever taken; without a digest it is free. Times are microseconds of the server's clock.
+-- Tables keep no claim, only digests, H(H(claim)), with which nobody can release or write (G12).
+-- The row remembers which claim ended last (`ended_digest`), and until when earlier ones had ended (`forgotten_us`): a
 -- claim drawn until then may be a late duplicate of one of them, and is refused (H4). A claim never ends before it was
--- drawn, whatever the clock does.
+-- drawn, whatever the clock does. `history_id` and `key_id` (NULL: none) are those of the lease's sequencer.
 CREATE TABLE fencelock.lock (
     name         bytea  PRIMARY KEY,
     token        bigint CHECK (token >= 1),
-    claim        text,
+    digest       text,
+    history_id   text,
+    key_id       text,
     holder       text,
     ttl_ms       bigint NOT NULL DEFAULT 0,
     deadline_us  bigint NOT NULL DEFAULT 0,
     born_us      bigint NOT NULL DEFAULT 0,
     ended        text,                         -- why the last lease ended, for a holder that asks later
-    ended_claim  text,
+    ended_digest text,
     ended_us     bigint NOT NULL DEFAULT 0,
     forgotten_us bigint NOT NULL DEFAULT 0,
     CONSTRAINT a_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
@@ -56,7 +59,7 @@ CREATE TABLE fencelock.lock (
 CREATE TABLE fencelock.waiter (
     ticket      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lock        bytea  NOT NULL,
-    claim       text   NOT NULL UNIQUE,
+    digest      text   NOT NULL UNIQUE,
     holder      text   NOT NULL,
     ttl_ms      bigint NOT NULL,
     deadline_us bigint NOT NULL,
@@ -70,8 +73,8 @@ CREATE TABLE fencelock.waiter (
 CREATE INDEX waiter_order ON fencelock.waiter (lock, ticket);
 
 -- name: create_source_audit
--- What operators did to the source, and the breaks of its history that it noticed itself. The claim of a break is kept,
--- so that a repeated request, after its reply was lost, breaks no second lease.
+-- What operators did to the source, and the breaks of its history that it noticed itself. The digest of a break's claim is
+-- kept, so that a repeated request, after its reply was lost, breaks no second lease.
 CREATE TABLE fencelock.source_audit (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -81,12 +84,29 @@ CREATE TABLE fencelock.source_audit (
     token   bigint NOT NULL,
     reason  text   NOT NULL,
     holder  text,
-    claim   text UNIQUE
+    digest  text UNIQUE
 );
 
+-- name: create_signing_key
+-- The keys with which this source signs sequencers, for its owner alone. `inner_pad` and `outer_pad` are the key XOR'ed
+-- with HMAC's two constants. Times are seconds since 1970.
+CREATE TABLE fencelock.signing_key (
+    number       bigint GENERATED ALWAYS AS IDENTITY,  -- the order of keys that begin in the same second
+    key_id       text   PRIMARY KEY CHECK (key_id ~ '^[A-Za-z0-9_-]{1,64}$' AND key_id <> '0'),
+    secret       bytea  NOT NULL,
+    inner_pad    bytea  NOT NULL CHECK (octet_length(inner_pad) = 64),
+    outer_pad    bytea  NOT NULL CHECK (octet_length(outer_pad) = 64),
+    not_before_s bigint NOT NULL,
+    retired_s    bigint
+);
+
+-- name: create_signing_key_order
+-- Finds the newest key without sorting: each grant looks for it.
+CREATE INDEX signing_key_order ON fencelock.signing_key (not_before_s, number);
+
 -- name: create_answer
--- The answer of `acquire`: the outcome, with the token and the time that belong to it, and the source that issued the
--- token.
+-- The answer of `acquire`: the outcome, with the token and the time that belong to it, the source that issued the token,
+-- and the signature of the sequencer.
 CREATE TYPE fencelock.answer AS (
     outcome    text,
     token      bigint,
@@ -94,5 +114,7 @@ CREATE TYPE fencelock.answer AS (
     now_us     bigint,
     source_id  text,
     epoch      bigint,
-    history_id text
+    history_id text,
+    key_id     text,
+    signature  text
 );

@@ -18,7 +18,8 @@ SELECT set_config('synchronous_commit', 'off', false), set_config('default_trans
 -- are the guard's, where it is in the same database: every name in them is schema-qualified.
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
        has_table_privilege('fencelock.lock', 'INSERT, UPDATE, DELETE, TRUNCATE')
-       OR has_sequence_privilege('fencelock.token', 'USAGE, UPDATE'),
+       OR has_sequence_privilege('fencelock.token', 'USAGE, UPDATE')
+       OR has_table_privilege('fencelock.signing_key', 'SELECT, INSERT, UPDATE'),
        has_schema_privilege('fencelock', 'CREATE'),
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
        ARRAY (SELECT p.proname::text FROM pg_proc AS p
@@ -29,7 +30,7 @@ SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('fu
 
 -- name: acquire
 -- Take the lock, queue for it, or look whether its turn has come.
-SELECT outcome, token, time_ms, now_us, source_id, epoch, history_id
+SELECT outcome, token, time_ms, now_us, source_id, epoch, history_id, key_id, signature
 FROM fencelock.acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: release
@@ -53,7 +54,7 @@ CROSS JOIN LATERAL (SELECT * FROM fencelock.describe() WHERE was_raised OFFSET 0
 
 -- name: break_lease
 -- Free a lock, and mint the breaker's token.
-SELECT token, source_id, epoch, history_id, holder FROM fencelock.break_lease(%s, %s, %s, %s, %s);
+SELECT token, source_id, epoch, history_id, holder, key_id, signature FROM fencelock.break_lease(%s, %s, %s, %s, %s);
 
 -- name: purge
 -- Forget locks without holder and waiters.
@@ -66,3 +67,23 @@ SELECT name, token, holder, remaining_ms, ttl_ms, waiters FROM fencelock.inspect
 -- name: inspect_page
 -- A page of locks, ordered by name.
 SELECT name, token, holder, remaining_ms, ttl_ms, waiters FROM fencelock.inspect(NULL, %s, %s);
+
+-- name: check_proof
+-- Whether the lease of a proof holds the lock now.
+SELECT remaining_ms, last_token FROM fencelock.check_proof(%s, %s, %s);
+
+-- name: write_key
+-- Keep a key, or its later state.
+INSERT INTO fencelock.signing_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
+VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (key_id) DO UPDATE
+SET secret = excluded.secret, inner_pad = excluded.inner_pad, outer_pad = excluded.outer_pad,
+    not_before_s = excluded.not_before_s, retired_s = excluded.retired_s
+RETURNING key_id;
+
+-- name: read_keys
+-- The keys, oldest first, and for each whether a lease that is running was signed with it.
+SELECT key_id, secret, not_before_s, retired_s, EXISTS (
+    SELECT FROM fencelock.lock AS held
+    WHERE held.key_id = signing_key.key_id AND held.digest IS NOT NULL AND held.deadline_us > fencelock.now_us())
+FROM fencelock.signing_key ORDER BY not_before_s, number;

@@ -146,7 +146,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         return PostgresSourceCodec(view, channel).encode(request)
 
     def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
-        answer = AcquireAnswer._make(row)
+        answer = AcquireAnswer(*row)
         self._identity.check(answer.seen, before)
         if answer.outcome == GRANTED:
             self._identity.check_token(answer.token, highest)

@@ -6,7 +6,6 @@ started, waiters poll meanwhile, and each poll tries to start it. The connection
 waiters. Never sends a claim in a notification, only its digest; never blocks a caller.
 """
 
-import hashlib
 import logging
 import os
 import select
@@ -15,6 +14,7 @@ import time
 
 from fencelock._threads import BackgroundThread
 from fencelock.errors import SourceError, SourceUnavailableError
+from fencelock.model import digest_of_claim
 from fencelock.stores.postgres.connection.client import FORKS, PostgresConnection, is_pooled, open_connection
 from fencelock.stores.postgres.connection.errors import map_error
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
@@ -77,7 +77,7 @@ class PostgresListener:
     def channel(self, claim: str) -> EventWakeup:
         """Open the channel of a waiting claim."""
         self._reset_in_child()
-        digest = hashlib.sha256(claim.encode()).hexdigest()
+        digest = digest_of_claim(claim)
         channel = PostgresWakeup(self, digest)
         with self._mutex:
             self._channels[digest] = channel

@@ -8,9 +8,11 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import unsupported
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, is_denial
 from fencelock.stores.sqlite.guard.marks import SQLiteMarks, trigger_message
@@ -33,9 +35,12 @@ class SQLiteGuardConnection:
 
     def perform(self, request: Any) -> Any:
         """Answer one request; a failure leaves no transaction open."""
+        answer = self._ANSWERS.get(type(request))
+        if answer is None:
+            raise unsupported(request, f"sqlite:///{self.database.path}")
         watch = self.database.watch
         try:
-            reply = self._ANSWERS[type(request)](self, request)
+            reply = answer(self, request)
             watch.raise_dropped()
         except FAULTS as error:
             self.rollback()
@@ -79,7 +84,7 @@ class SQLiteGuardConnection:
     def _open(self, request: ask.Open) -> tuple[str, ...]:
         database = self.database
         while True:
-            database.flush_commits(is_flushed=False)
+            database.flush_commits(is_flushed=request.is_flushed)
             database.begin()
             if self._is_begun():
                 break
@@ -127,15 +132,27 @@ class SQLiteGuardConnection:
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
         return self.marks.read(request.resources)
 
-    def _write_marks(self, request: ask.WriteMarks) -> None:
-        for mark in request.marks:
-            self.marks.write(mark)
+    def _raise_marks(self, request: ask.RaiseMarks) -> None:
+        for resource in request.resources:
+            self.marks.write(sealed_mark(resource, request.sequencer))
+
+    def _close_marks(self, request: ask.CloseMarks) -> None:
+        for resource in request.resources:
+            self.marks.close(resource, request.claim)
 
     def _change_mark(self, request: ask.ChangeMark) -> None:
-        self.marks.write(request.mark, self.marks.write_audit(request.entry))
+        audit_id = self.marks.write_audit(request.entry, is_implausible=request.is_implausible)
+        self.marks.write(request.mark, audit_id)
 
     def _write_audit(self, request: ask.WriteAudit) -> None:
         self.marks.write_audit(request.entry)
+
+    # --- effects outside ---
+    def _read_effect(self, request: ask.ReadEffect) -> ask.Effect | None:
+        return self.marks.read_effect(request.resource, request.key)
+
+    def _write_effect(self, request: ask.WriteEffect) -> None:
+        self.marks.write_effect(request.resource, request.effect)
 
     # --- protection ---
     def _read_protections(self, request: ask.ReadProtections) -> tuple[Any, ...]:
@@ -174,9 +191,12 @@ class SQLiteGuardConnection:
         ask.Open: _open,
         ask.Finish: _finish,
         ask.ReadMarks: _read_marks,
-        ask.WriteMarks: _write_marks,
+        ask.RaiseMarks: _raise_marks,
+        ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.ReadEffect: _read_effect,
+        ask.WriteEffect: _write_effect,
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,

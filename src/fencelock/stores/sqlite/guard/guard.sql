@@ -10,41 +10,45 @@ SELECT schema FROM main.fencelock_guard WHERE id = 1;
 
 -- name: read_mark
 -- The mark of a resource; no row if it was neither sealed nor protected yet.
-SELECT resource, lock, ifnull(token, 0), source_id, history_id, claim, is_closed
+SELECT resource, lock, ifnull(token, 0), source_id, history_id, digest, is_closed
 FROM main.fencelock_mark WHERE resource = :resource;
 
 -- name: read_marks
 -- The marks of one resource, or of all.
-SELECT resource, lock, ifnull(token, 0), source_id, history_id, claim, is_closed
+SELECT resource, lock, ifnull(token, 0), source_id, history_id, digest, is_closed
 FROM main.fencelock_mark WHERE :resource IS NULL OR resource = :resource ORDER BY resource;
 
 -- name: insert_mark
 -- The first mark of a resource.
-INSERT INTO main.fencelock_mark (resource, lock, token, source_id, history_id, claim, is_closed, audit_id)
-VALUES (:resource, :lock, nullif(:token, 0), :source_id, :history_id, :claim, :is_closed, :audit_id);
+INSERT INTO main.fencelock_mark (resource, lock, token, source_id, history_id, digest, is_closed, audit_id)
+VALUES (:resource, :lock, nullif(:token, 0), :source_id, :history_id, :digest, :is_closed, :audit_id);
 
 -- name: update_mark
 -- Change a mark; a trigger of the file refuses what no lease may write.
 UPDATE main.fencelock_mark
 SET lock = :lock, token = nullif(:token, 0), source_id = :source_id, history_id = :history_id,
-    claim = :claim, is_closed = :is_closed, audit_id = ifnull(:audit_id, audit_id)
+    digest = :digest, is_closed = :is_closed, audit_id = ifnull(:audit_id, audit_id)
 WHERE resource = :resource;
+
+-- name: close_mark
+-- Close the mark of the lease with this digest, which was made from its claim.
+UPDATE main.fencelock_mark SET is_closed = 1 WHERE resource = :resource AND digest = :digest;
 
 -- name: write_audit
 -- Record an operator's action; the table adds the time.
-INSERT INTO main.fencelock_audit (who, action, resource, from_token, to_token, reason)
-VALUES (:who, :action, :resource, :from_token, :to_token, :reason);
+INSERT INTO main.fencelock_audit (who, action, resource, from_token, to_token, reason, is_implausible)
+VALUES (:who, :action, :resource, :from_token, :to_token, :reason, :is_implausible);
 
 -- name: present
 -- Compare the mark with the lease and admit this transaction's writes, in one step: if the mark differs, the token is
 -- NULL, which the table refuses. (INSERT … SELECT would be materialised first because of the trigger: 4 us.) An existing
 -- row was committed by a client without foreign keys, and is replaced.
-INSERT OR REPLACE INTO main.fencelock_seal (resource, token, claim, client)
+INSERT OR REPLACE INTO main.fencelock_seal (resource, token, digest, client)
 VALUES (
     ?,
     (
         SELECT mark.token FROM main.fencelock_mark AS mark
-        WHERE mark.resource = ? AND mark.token = ? AND mark.claim = ? AND mark.lock = ?
+        WHERE mark.resource = ? AND mark.token = ? AND mark.digest = ? AND mark.lock = ?
             AND mark.source_id = ? AND mark.history_id = ? AND NOT mark.is_closed
     ),
     ?,
@@ -106,3 +110,21 @@ ORDER BY resource, table_name, kind;
 -- name: count_seals
 -- Committed seals: only a client without foreign keys can commit one.
 SELECT count(*) FROM main.fencelock_seal;
+
+-- name: read_effect
+-- What the resource keeps of one effect.
+SELECT key, token, holder, began_at, result FROM main.fencelock_effect WHERE resource = :resource AND key = :key;
+
+-- name: write_effect
+-- Insert or replace an effect under the token that this transaction presents. (An upsert: REPLACE would delete the row.)
+INSERT INTO main.fencelock_effect (resource, key, token, holder, began_at, result)
+VALUES (
+    :resource, :key, (SELECT token FROM main.fencelock_seal WHERE resource = :resource), :holder,
+    ifnull(nullif(:began_at, ''), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), :result
+)
+ON CONFLICT (resource, key) DO UPDATE SET
+    token = excluded.token, holder = excluded.holder, began_at = excluded.began_at, result = excluded.result;
+
+-- name: forget_effect
+-- Forget an effect that was never begun.
+DELETE FROM main.fencelock_effect WHERE resource = :resource AND key = :key;

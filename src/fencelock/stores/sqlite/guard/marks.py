@@ -5,18 +5,22 @@ schema; a schema with another number is refused. Never: a decision about a token
 """
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 from fencelock.errors import SchemaError
-from fencelock.model import Mark, Sequencer
-from fencelock.protocol.guard_requests import AuditEntry, Observation
+from fencelock.model import Mark, Sequencer, digest_of_claim, token_ceiling
+from fencelock.protocol.guard_requests import AuditEntry, Effect, Observation
+from fencelock.stores.errors import implausible
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "schema.sql")
 SCHEMA_NUMBER = 1
 _TRIGGER_PREFIX = "fencelock: "
+_IMPLAUSIBLE = "this token is implausible"
+"""How the message of the triggers `plausible_raise` and `plausible_first` begins."""
 
 
 class SQLiteMarks:
@@ -69,7 +73,7 @@ class SQLiteMarks:
         return tuple(map(_mark, self.ask(SQL.read_marks, {"resource": resource})))
 
     def write(self, mark: Mark, audit_id: int | None = None) -> None:
-        """Write a mark; a trigger in the file refuses an illegal change."""
+        """Write a mark; triggers in the file refuse an illegal change, and an implausible token."""
         self.ensure_schema()
         row = {
             "resource": mark.resource,
@@ -77,24 +81,37 @@ class SQLiteMarks:
             "token": mark.token,
             "source_id": mark.source_id,
             "history_id": mark.history_id,
-            "claim": mark.claim,
+            "digest": mark.digest,
             "is_closed": mark.is_closed,
             "audit_id": audit_id,
         }
-        if self.native.execute(SQL.update_mark, row).rowcount == 0:
-            self.native.execute(SQL.insert_mark, row)
+        try:
+            if self.native.execute(SQL.update_mark, row).rowcount == 0:
+                self.native.execute(SQL.insert_mark, row)
+        except sqlite3.IntegrityError as error:
+            if not (trigger_message(error) or "").startswith(_IMPLAUSIBLE):
+                raise
+            before = self.read((mark.resource,)).get(mark.resource)
+            ceiling = token_ceiling(time.time(), before.token if before else 0)
+            raise implausible(mark.resource, mark.token, ceiling) from error
 
-    def write_audit(self, entry: AuditEntry) -> int | None:
+    def close(self, resource: str, claim: str) -> None:
+        """Close the resource's mark, if it belongs to the lease with this claim."""
+        self.native.execute(SQL.close_mark, {"resource": resource, "digest": digest_of_claim(claim)})
+
+    def write_audit(self, entry: AuditEntry, *, is_implausible: bool = False) -> int | None:
         """Add an audit entry and return its number."""
         self.ensure_schema()
-        return self.native.execute(SQL.write_audit, entry._asdict()).lastrowid
+        row = {**entry._asdict(), "is_implausible": is_implausible}
+        return self.native.execute(SQL.write_audit, row).lastrowid
 
     def present(self, resources: tuple[str, ...], sequencer: Sequencer) -> tuple[str, ...]:
         """Present the lease to each resource whose mark is exactly its own; return the others."""
         not_ours: tuple[str, ...] = ()
+        digest = sequencer.digest
+        tenure = (sequencer.token, digest, sequencer.lock, sequencer.source_id, sequencer.history_id)
         for resource in resources:
-            tenure = (sequencer.token, sequencer.claim, sequencer.lock, sequencer.source_id, sequencer.history_id)
-            row = (resource, resource, *tenure, sequencer.claim)
+            row = (resource, resource, *tenure, digest)
             try:
                 self.native.execute(SQL.present, row)
             except sqlite3.IntegrityError as error:
@@ -117,6 +134,18 @@ class SQLiteMarks:
                 is_whole = False
         return is_whole
 
+    def read_effect(self, resource: str, key: str) -> Effect | None:
+        """Return what the resource keeps under this key."""
+        found = self.ask(SQL.read_effect, {"resource": resource, "key": key})
+        return Effect(*found[0]) if found else None
+
+    def write_effect(self, resource: str, effect: Effect) -> None:
+        """Insert or replace an effect; forget it if it has no holder. Triggers refuse a transaction that presents
+        nothing.
+        """
+        statement = SQL.write_effect if effect.holder else SQL.forget_effect
+        self.native.execute(statement, {"resource": resource, **effect._asdict()})
+
     def record_refusal(self, resource: str, kind: str) -> None:
         """Count a lease that enforcement would have refused."""
         self.native.execute(SQL.record_refusal, {"resource": resource, "kind": kind})
@@ -128,8 +157,8 @@ class SQLiteMarks:
 
 
 def _mark(row: tuple[Any, ...]) -> Mark:
-    resource, lock, token, source_id, history_id, claim, is_closed = row
-    return Mark(resource, lock, token, source_id, history_id, claim, bool(is_closed))
+    resource, lock, token, source_id, history_id, digest, is_closed = row
+    return Mark(resource, lock, token, source_id, history_id, digest, bool(is_closed))
 
 
 def trigger_message(error: BaseException) -> str | None:

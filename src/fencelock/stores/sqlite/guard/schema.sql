@@ -4,6 +4,9 @@
 -- that table has a deferred foreign key that no row can satisfy. Only the triggers of the same transaction can see the
 -- row, because no COMMIT succeeds while it exists; the guard deletes it just before its own COMMIT. This needs `PRAGMA
 -- foreign_keys = ON` before BEGIN.
+--
+-- A mark and a seal hold the digest, H(proof), which their writer makes: SQLite has no hash function. Whoever can open
+-- the file can write it, so the digest keeps no secret from them; it keeps the proof out of copies and backups.
 
 -- name: guard
 -- The number of this schema; any other number is refused.
@@ -17,7 +20,8 @@ CREATE TABLE main.fencelock_guard (
 INSERT INTO main.fencelock_guard (id, schema) VALUES (1, 1);
 
 -- name: audit
--- Operators' actions on resources, with time (UTC) and reason. Append-only.
+-- Operators' actions on resources, with time (UTC) and reason. Append-only. `is_implausible` is 1 if the operator
+-- vouches for a token that no source can have issued by now.
 CREATE TABLE main.fencelock_audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
@@ -26,7 +30,8 @@ CREATE TABLE main.fencelock_audit (
     resource TEXT NOT NULL,
     from_token INTEGER NOT NULL CHECK (from_token BETWEEN 0 AND 9223372036854775807),
     to_token INTEGER NOT NULL CHECK (to_token BETWEEN 0 AND 9223372036854775807),
-    reason TEXT NOT NULL CHECK (trim(reason) <> '')
+    reason TEXT NOT NULL CHECK (trim(reason) <> ''),
+    is_implausible INTEGER NOT NULL DEFAULT 0 CHECK (is_implausible IN (0, 1))
 ) STRICT;
 
 -- name: mark
@@ -38,7 +43,7 @@ CREATE TABLE main.fencelock_mark (
     token INTEGER CHECK (token BETWEEN 1 AND 9223372036854775807),
     source_id TEXT,
     history_id TEXT,
-    claim TEXT,
+    digest TEXT,
     is_closed INTEGER NOT NULL DEFAULT 0 CHECK (is_closed IN (0, 1)),
     audit_id INTEGER REFERENCES fencelock_audit (id)
 ) STRICT, WITHOUT ROWID;
@@ -52,7 +57,7 @@ CREATE TABLE main.fencelock_never (id INTEGER PRIMARY KEY CHECK (0)) STRICT;
 CREATE TABLE main.fencelock_seal (
     resource TEXT PRIMARY KEY,
     token INTEGER NOT NULL,
-    claim TEXT NOT NULL,
+    digest TEXT NOT NULL,
     client TEXT NOT NULL DEFAULT 'other',
     never INTEGER NOT NULL DEFAULT 1 CHECK (never = 1)
         REFERENCES fencelock_never (id) DEFERRABLE INITIALLY DEFERRED
@@ -78,6 +83,19 @@ CREATE TABLE main.fencelock_observed (
     PRIMARY KEY (resource, table_name, kind)
 ) STRICT, WITHOUT ROWID;
 
+-- name: effect
+-- Effects outside of the file (`fencelock.dispatch`): who began one, with which token, and its result (NULL: nobody has
+-- recorded one).
+CREATE TABLE main.fencelock_effect (
+    resource TEXT NOT NULL,
+    key TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 512),
+    token INTEGER NOT NULL,
+    holder TEXT NOT NULL,
+    began_at TEXT NOT NULL,
+    result TEXT CHECK (length(CAST(result AS BLOB)) <= 4096),
+    PRIMARY KEY (resource, key)
+) STRICT, WITHOUT ROWID;
+
 -- name: check_seal
 -- For clients in any language: refuse to present a token that is not the mark, or without the foreign keys that keep the
 -- seal from being committed. The guard checks both itself. A client that pretends to be the guard gains nothing, because
@@ -88,7 +106,7 @@ BEGIN
     SELECT RAISE(FAIL, 'fencelock: this token is not the mark of its resource, or its holder closed it: a newer holder owns the resource. Stop, and acquire the lock again')
     WHERE NOT EXISTS (
         SELECT 1 FROM fencelock_mark AS mark
-        WHERE mark.resource = NEW.resource AND mark.token = NEW.token AND mark.claim = NEW.claim AND NOT mark.is_closed
+        WHERE mark.resource = NEW.resource AND mark.token = NEW.token AND mark.digest = NEW.digest AND NOT mark.is_closed
     );
     SELECT RAISE(FAIL, 'fencelock: a token can only be presented while foreign keys are on: run PRAGMA foreign_keys = ON before BEGIN')
     WHERE NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);
@@ -111,13 +129,39 @@ WHEN NOT (
             )
         WHEN NEW.lock <> OLD.lock OR (OLD.source_id IS NOT NULL AND NEW.source_id IS NOT OLD.source_id) THEN 0
         WHEN NEW.token IS OLD.token THEN
-            NEW.claim IS OLD.claim AND NEW.source_id IS OLD.source_id AND NEW.history_id IS OLD.history_id
+            NEW.digest IS OLD.digest AND NEW.source_id IS OLD.source_id AND NEW.history_id IS OLD.history_id
             AND NEW.is_closed >= OLD.is_closed
         ELSE ifnull(NEW.token > ifnull(OLD.token, 0), 0)
     END
 )
 BEGIN
     SELECT RAISE(ABORT, 'fencelock: a mark only goes up, and stays with its lock. An operator may lower or move it, with a reason: see fencelock marks --help and fencelock rebind --help');
+END;
+
+-- name: plausible_raise
+-- Refuse a token that no source can have issued by now: a source begins at most 2^30 tokens for each second since 2026,
+-- and nothing is issued 2^50 above that, or above the last token (see `token_ceiling`). An operator's entry may vouch for
+-- it. A sum that exceeds 64 bits becomes a REAL, which is above every token.
+CREATE TRIGGER main.fencelock_plausible_raise BEFORE UPDATE ON fencelock_mark
+WHEN NEW.token > max((strftime('%s', 'now') - 1767225600) * 1073741824, ifnull(OLD.token, 0)) + 1125899906842624
+    AND NOT EXISTS (
+        SELECT 1 FROM fencelock_audit AS entry
+        WHERE entry.id = NEW.audit_id AND entry.to_token = NEW.token AND entry.is_implausible
+    )
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: this token is implausible: no source can have issued it by now. Find out who made it');
+END;
+
+-- name: plausible_first
+-- The same for the first mark of a resource.
+CREATE TRIGGER main.fencelock_plausible_first BEFORE INSERT ON fencelock_mark
+WHEN NEW.token > max((strftime('%s', 'now') - 1767225600) * 1073741824, 0) + 1125899906842624
+    AND NOT EXISTS (
+        SELECT 1 FROM fencelock_audit AS entry
+        WHERE entry.id = NEW.audit_id AND entry.to_token = NEW.token AND entry.is_implausible
+    )
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: this token is implausible: no source can have issued it by now. Find out who made it');
 END;
 
 -- name: keep_mark_row
@@ -155,4 +199,37 @@ END;
 CREATE TRIGGER main.fencelock_keep_audit_forever BEFORE DELETE ON fencelock_audit
 BEGIN
     SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');
+END;
+
+-- name: keep_effect_row
+-- Keep an effect only of a transaction that presents the open mark of the resource, under that token.
+CREATE TRIGGER main.fencelock_keep_effect_row BEFORE INSERT ON fencelock_effect
+WHEN NOT EXISTS (
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
+    WHERE seal.resource = NEW.resource AND seal.token = NEW.token AND NOT mark.is_closed
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
+END;
+
+-- name: keep_effect
+-- The same for a change of one.
+CREATE TRIGGER main.fencelock_keep_effect BEFORE UPDATE ON fencelock_effect
+WHEN NEW.resource <> OLD.resource OR NOT EXISTS (
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
+    WHERE seal.resource = NEW.resource AND seal.token = NEW.token AND NOT mark.is_closed
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
+END;
+
+-- name: keep_intent
+-- Only a holder takes back an intent; anybody may delete an effect whose result is recorded.
+CREATE TRIGGER main.fencelock_keep_intent BEFORE DELETE ON fencelock_effect
+WHEN OLD.result IS NULL AND NOT EXISTS (
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
+    WHERE seal.resource = OLD.resource AND NOT mark.is_closed
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
 END;

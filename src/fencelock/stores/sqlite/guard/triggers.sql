@@ -5,7 +5,7 @@
 -- Refuse a change of a row unless this transaction presents the open mark of the resource.
 CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}
 WHEN NOT EXISTS (
-    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
     WHERE seal.resource = {resource} AND NOT mark.is_closed
 )
 BEGIN
@@ -17,7 +17,7 @@ END;
 -- conflict clause of the user's own statement would replace the upsert's.
 CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}
 WHEN NOT EXISTS (
-    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
     WHERE seal.resource = {resource} AND NOT mark.is_closed
 )
 BEGIN

@@ -35,9 +35,9 @@ def reserve_block(database: Database, identity: SQLiteIdentity) -> None:
 
 
 def break_lease(database: Database, queue: SQLiteQueue, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
-    """End the lease on the lock, if there is one; return the reply, and the claim whose turn it is now."""
+    """End the lease on the lock, if there is one; return the reply, and the digest of the claim whose turn it is."""
     look = queue.look(request.lock, request.claim)
-    done = database.execute(SQL.read_break, {"claim": request.claim}).fetchone()
+    done = database.execute(SQL.read_break, {"digest": request.claim}).fetchone()
     if done is not None:
         return ask.Broken(done[0], look.source_id, look.history_id, done[1]), look.head
     token = queue.next_token(look, request.lock)
@@ -46,8 +46,8 @@ def break_lease(database: Database, queue: SQLiteQueue, request: ask.Break) -> t
     holder = look.holder if look.remaining_ms() > 0 else None
     ended = f"{request.holder} broke it: {request.reason}"
     database.execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
-    who, lock, claim = request.holder, request.lock, request.claim
-    write_audit(database, SQLiteAuditEntry(who, "break", lock, token, request.reason, holder, claim))
+    who, lock, digest = request.holder, request.lock, request.claim
+    write_audit(database, SQLiteAuditEntry(who, "break", lock, token, request.reason, holder, digest))
     return ask.Broken(token, look.source_id, look.history_id, holder), look.head
 
 
@@ -56,6 +56,6 @@ def purge(database: Database, identity: SQLiteIdentity) -> int:
     identity.check_state(read_source(database))
     database.execute(SQL.end_expired_leases)
     database.execute(SQL.refuse_older_claims)
-    for (claim,) in database.execute(SQL.drop_every_dead_waiter).fetchall():
-        wakeup.remove(database.path, claim)
+    for (digest,) in database.execute(SQL.drop_every_dead_waiter).fetchall():
+        wakeup.remove(database.path, digest)
     return database.execute(SQL.purge).rowcount

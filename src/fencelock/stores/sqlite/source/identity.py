@@ -102,7 +102,7 @@ def missing_source_error(path: Path) -> SchemaError:
 
 
 class SQLiteAuditEntry(NamedTuple):
-    """An operator's action; `holder` and `claim` are those of a break."""
+    """An operator's action; `holder` had the lease that a break ended, and `digest` is the break's own."""
 
     who: str
     action: str
@@ -110,7 +110,7 @@ class SQLiteAuditEntry(NamedTuple):
     token: int
     reason: str
     holder: str | None = None
-    claim: str | None = None
+    digest: str | None = None
 
 
 def write_audit(database: Database, entry: SQLiteAuditEntry) -> None:

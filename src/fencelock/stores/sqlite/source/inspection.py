@@ -7,12 +7,13 @@ import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fencelock.errors import SourceError
-from fencelock.model import Finding, LockInfo, SourceInfo
+from fencelock.model import Finding, LockInfo, SourceInfo, one_way
+from fencelock.protocol.source_requests import Check, Checked
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.source.identity import SQL, read_source_alone
+from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, missing_source_error, read_source_alone
 
 PAGE_LOCKS = 500
 _NETWORK_FILESYSTEMS = {
@@ -29,6 +30,31 @@ _NETWORK_FILESYSTEMS = {
     "lustre",
 }
 _VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
+
+
+class LockView(NamedTuple):
+    """One row of the statement `check`: the source's state, and one lock; None if the lock was never taken."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    counter: int
+    boot_id: str
+    time_namespace: str
+    digest: str | None
+    token: int | None
+    remaining_ms: int | None
+
+
+def check(database: Database, identity: SQLiteIdentity, request: Check) -> Checked:
+    """Return whether the lease of this proof holds the lock now; SourceError if the source's history went back."""
+    rows = database.run(SQL.check, {"lock": request.lock}, to_write=False)
+    if not rows:
+        raise missing_source_error(database.path)
+    view = LockView._make(rows[0])
+    identity.check_state(view)
+    is_its = view.digest == one_way(request.proof) and view.history_id == request.history_id
+    return Checked(max(0, view.remaining_ms or 0) if is_its else 0, view.token)
 
 
 def source_info(database: Database) -> SourceInfo:
@@ -51,8 +77,8 @@ def page(database: Database, after: str | None) -> tuple[LockInfo, ...]:
 
 
 def _lock_info(row: tuple[Any, ...]) -> LockInfo:
-    name, token, holder, claim, ttl_ms, deadline_ms, now_ms, waiters = row
-    remaining_ms = max(0, min(deadline_ms - now_ms, ttl_ms)) if claim is not None else 0
+    name, token, holder, digest, ttl_ms, deadline_ms, now_ms, waiters = row
+    remaining_ms = max(0, min(deadline_ms - now_ms, ttl_ms)) if digest is not None else 0
     return LockInfo(
         name,
         token=token,

@@ -2,6 +2,7 @@
 
 Promise: a claim is granted at most once (H4), in the order of the queue (H7), and never after its queue entry expired
 (H8). A granted token is the counter's next. Every decision uses rows, and the clock, read in the same transaction.
+The `claim` of a request is the claim's digest here: the connection has hashed it.
 Never: an effect outside the caller's transaction, except that the pipe of a dead waiter is removed.
 """
 
@@ -31,12 +32,12 @@ class QueueView(NamedTuple):
     boot_id: str
     time_namespace: str
     born_after_us: int
-    claim: str | None
+    digest: str | None
     holder: str | None
     token: int | None
     ttl_ms: int | None
     deadline_ms: int | None
-    ended_claim: str | None
+    ended_digest: str | None
     forgotten_us: int
     now_ms: int
     head: str | None
@@ -44,13 +45,13 @@ class QueueView(NamedTuple):
 
     def remaining_ms(self) -> int:
         """Return the time left of the lease on the lock, at most its ttl."""
-        if self.claim is None or self.deadline_ms is None or self.ttl_ms is None:
+        if self.digest is None or self.deadline_ms is None or self.ttl_ms is None:
             return 0
         return min(self.deadline_ms - self.now_ms, self.ttl_ms)
 
-    def may_have_ended(self, claim: str, born_us: int) -> bool:
+    def may_have_ended(self, digest: str, born_us: int) -> bool:
         """Return whether the claim may have ended before; only a fresh claim may be granted (H4)."""
-        return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)
+        return digest == self.ended_digest or born_us <= max(self.forgotten_us, self.born_after_us)
 
 
 class SQLiteQueue:
@@ -64,7 +65,7 @@ class SQLiteQueue:
     def acquire(self, request: ask.Acquire) -> ask.SourceReply:
         """Grant the lock to a claim, or queue it if it may wait."""
         look = self.look(request.lock, request.claim)
-        if look.claim == request.claim:
+        if look.digest == request.claim:
             return self._granted_before(look)
         if look.is_queued:
             return self._decide_poll(look, request.lock, request.claim)
@@ -76,9 +77,9 @@ class SQLiteQueue:
             return ask.Busy()
         return self._enqueue(look, request)
 
-    def look(self, lock: str, claim: str) -> QueueView:
+    def look(self, lock: str, digest: str) -> QueueView:
         """Read everything that decides about this claim; SourceError if the source's history went back."""
-        row = self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone()
+        row = self._execute(SQL.look, {"lock": lock, "digest": digest}).fetchone()
         if row is None:
             raise missing_source_error(self._path)
         look = QueueView._make(row)
@@ -103,7 +104,7 @@ class SQLiteQueue:
             return ask.ClaimEnded()
         return ask.Granted(look.token, remaining_ms, look.source_id, look.history_id)
 
-    def _grant(self, look: QueueView, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
+    def _grant(self, look: QueueView, lock: str, digest: str, holder: str, ttl_ms: int) -> ask.SourceReply:
         token = self.next_token(look, lock)
         if token is None:
             return ask.BlockSpent()
@@ -112,7 +113,7 @@ class SQLiteQueue:
             {
                 "lock": lock,
                 "token": token,
-                "claim": claim,
+                "digest": digest,
                 "holder": holder,
                 "ttl_ms": ttl_ms,
                 "now_ms": look.now_ms,
@@ -130,7 +131,7 @@ class SQLiteQueue:
             )
         fields = {
             "lock": request.lock,
-            "claim": request.claim,
+            "digest": request.claim,
             "holder": request.holder,
             "ttl_ms": request.ttl_ms,
         }
@@ -143,23 +144,23 @@ class SQLiteQueue:
     def poll(self, request: ask.Poll) -> ask.SourceReply:
         """Grant the lock to a waiting claim, if its turn has come."""
         look = self.look(request.lock, request.claim)
-        if look.claim == request.claim:
+        if look.digest == request.claim:
             return self._granted_before(look)
         return self._decide_poll(look, request.lock, request.claim)
 
-    def _decide_poll(self, look: QueueView, lock: str, claim: str) -> ask.SourceReply:
-        waiter = self._execute(SQL.read_waiter, {"lock": lock, "claim": claim}).fetchone()
+    def _decide_poll(self, look: QueueView, lock: str, digest: str) -> ask.SourceReply:
+        waiter = self._execute(SQL.read_waiter, {"lock": lock, "digest": digest}).fetchone()
         if waiter is None:
             return ask.ClaimEnded()
         ticket, holder, ttl_ms, kept_until_ms = waiter
-        is_head = look.head in (claim, None)
+        is_head = look.head in (digest, None)
         # All entries before the head are dead, so this reads no living one: its cost does not grow with the queue.
-        if (is_head or kept_until_ms <= look.now_ms) and claim in self._drop_dead_waiters(look, lock, ticket):
+        if (is_head or kept_until_ms <= look.now_ms) and digest in self._drop_dead_waiters(look, lock, ticket):
             return ask.ClaimEnded()
         if is_head and look.remaining_ms() <= 0:
-            reply = self._grant(look, lock, claim, holder, ttl_ms)
+            reply = self._grant(look, lock, digest, holder, ttl_ms)
             if isinstance(reply, ask.Granted):
-                self._execute(SQL.leave_queue, {"claim": claim})
+                self._execute(SQL.leave_queue, {"digest": digest})
             return reply
         self._execute(SQL.refresh_waiter, {"ticket": ticket, "now_ms": look.now_ms})
         if is_head:
@@ -172,14 +173,14 @@ class SQLiteQueue:
 
     def _drop_dead_waiters(self, look: QueueView, lock: str, ticket: int) -> list[str]:
         up_to = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
-        dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, up_to).fetchall()]
-        for claim in dead:
-            self.remember_ended(lock, claim)
-            wakeup.remove(self._path, claim)
+        dead = [digest for (digest,) in self._execute(SQL.drop_dead_waiters, up_to).fetchall()]
+        for digest in dead:
+            self.remember_ended(lock, digest)
+            wakeup.remove(self._path, digest)
         return dead
 
-    def remember_ended(self, lock: str, claim: str) -> None:
+    def remember_ended(self, lock: str, digest: str) -> None:
         """Record that this claim is over, so that it is never granted."""
-        if not self._execute(SQL.remember_ended, {"lock": lock, "claim": claim}).rowcount:
+        if not self._execute(SQL.remember_ended, {"lock": lock, "digest": digest}).rowcount:
             # A lock that was never taken has no row for it: the source refuses all claims born until now.
             self._execute(SQL.refuse_older_claims)

@@ -21,18 +21,19 @@ CREATE TABLE fencelock_source (
 ) STRICT;
 
 -- name: create_lock
--- One row per lock that was taken at least once; without a claim it is free. Deadlines are milliseconds since boot. The
--- row remembers the claim that ended last, and when the one before it ended (`forgotten_us`): a claim drawn until then
--- may be a late duplicate of a forgotten one, and is refused (H4).
+-- One row per lock that was taken at least once; without a digest it is free. The digest is H(H(claim)): who reads the
+-- row can neither end the lease nor write in its name. Deadlines are milliseconds since boot. The row remembers the
+-- claim that ended last, and when the one before it ended (`forgotten_us`): a claim drawn until then may be a late
+-- duplicate of a forgotten one, and is refused (H4).
 CREATE TABLE fencelock_lock (
     name         TEXT    PRIMARY KEY NOT NULL,
     token        INTEGER NOT NULL CHECK (token >= 1),
-    claim        TEXT,
+    digest       TEXT,
     holder       TEXT,
     ttl_ms       INTEGER NOT NULL,
     deadline_ms  INTEGER NOT NULL,
     ended        TEXT,                        -- why the last lease ended, for the holder that asks too late
-    ended_claim  TEXT,
+    ended_digest TEXT,
     ended_us     INTEGER NOT NULL DEFAULT 0,
     forgotten_us INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
@@ -52,7 +53,7 @@ BEGIN UPDATE fencelock_source SET counter = NEW.token WHERE id = 1; END;
 CREATE TABLE fencelock_waiter (
     ticket      INTEGER PRIMARY KEY AUTOINCREMENT,
     lock        TEXT    NOT NULL,
-    claim       TEXT    NOT NULL UNIQUE,
+    digest      TEXT    NOT NULL UNIQUE,
     holder      TEXT    NOT NULL,
     ttl_ms      INTEGER NOT NULL,
     deadline_ms INTEGER NOT NULL
@@ -63,7 +64,7 @@ CREATE TABLE fencelock_waiter (
 CREATE INDEX fencelock_waiter_order ON fencelock_waiter (lock, ticket);
 
 -- name: create_source_audit
--- Operators' actions: epochs raised, leases broken (`holder` had the lease). The claim of a break is kept, so that a
+-- Operators' actions: epochs raised, leases broken (`holder` had the lease). The digest of a break is kept, so that a
 -- request repeated after a lost reply does not break a later holder's lease.
 CREATE TABLE fencelock_source_audit (
     id      INTEGER PRIMARY KEY,
@@ -74,7 +75,7 @@ CREATE TABLE fencelock_source_audit (
     token   INTEGER NOT NULL,
     reason  TEXT NOT NULL,
     holder  TEXT,
-    claim   TEXT UNIQUE
+    digest  TEXT UNIQUE
 ) STRICT;
 
 -- name: insert_source

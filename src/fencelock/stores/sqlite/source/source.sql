@@ -19,8 +19,8 @@ FROM fencelock_source WHERE id = 1;
 -- warns about numbered ones.
 UPDATE fencelock_lock SET
     (token, ended) = (SELECT s.counter + 1, fencelock_emit(s.counter + 1) FROM fencelock_source AS s WHERE s.id = 1),
-    claim = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
-WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
+    digest = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
+WHERE name = ? AND digest IS NULL AND forgotten_us < ? AND ended_digest IS NOT ?
   AND EXISTS (
       SELECT 1 FROM fencelock_source AS s
       WHERE s.id = 1 AND s.history_id = ? AND s.counter >= max(?, token) AND s.counter < s.bound
@@ -30,30 +30,30 @@ WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
 -- name: look
 -- Everything that decides who gets a lock, with the clock read under the write lock (H1).
 SELECT s.source_id, s.epoch, s.history_id, s.counter, s.bound, s.boot_id, s.time_namespace, s.born_after_us,
-       l.claim, l.holder, l.token, l.ttl_ms, l.deadline_ms, l.ended_claim, coalesce(l.forgotten_us, 0),
+       l.digest, l.holder, l.token, l.ttl_ms, l.deadline_ms, l.ended_digest, coalesce(l.forgotten_us, 0),
        fencelock_now_ns() / 1000000 AS now_ms,
-       (SELECT w.claim FROM fencelock_waiter AS w
+       (SELECT w.digest FROM fencelock_waiter AS w
         WHERE w.lock = :lock AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
         ORDER BY w.ticket LIMIT 1) AS head,
-       EXISTS (SELECT 1 FROM fencelock_waiter AS w WHERE w.claim = :claim) AS is_queued
+       EXISTS (SELECT 1 FROM fencelock_waiter AS w WHERE w.digest = :digest) AS is_queued
 FROM fencelock_source AS s LEFT JOIN fencelock_lock AS l ON l.name = :lock
 WHERE s.id = 1;
 
 -- name: grant
 -- Write the new holder, and remember the claim whose expired lease it takes over.
-INSERT INTO fencelock_lock (name, token, claim, holder, ttl_ms, deadline_ms)
-VALUES (:lock, :token, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
+INSERT INTO fencelock_lock (name, token, digest, holder, ttl_ms, deadline_ms)
+VALUES (:lock, :token, :digest, :holder, :ttl_ms, :now_ms + :ttl_ms)
 ON CONFLICT (name) DO UPDATE SET
-    token = excluded.token, claim = excluded.claim, holder = excluded.holder,
+    token = excluded.token, digest = excluded.digest, holder = excluded.holder,
     ttl_ms = excluded.ttl_ms, deadline_ms = excluded.deadline_ms, ended = NULL,
-    forgotten_us = iif(claim IS NULL, forgotten_us, max(forgotten_us, ended_us)),
-    ended_us = iif(claim IS NULL, ended_us, fencelock_now_ns() / 1000),
-    ended_claim = coalesce(claim, ended_claim);
+    forgotten_us = iif(digest IS NULL, forgotten_us, max(forgotten_us, ended_us)),
+    ended_us = iif(digest IS NULL, ended_us, fencelock_now_ns() / 1000),
+    ended_digest = coalesce(digest, ended_digest);
 
 -- name: remember_ended
 -- End a claim that did not hold the lock.
 UPDATE fencelock_lock SET
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = :claim
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_digest = :digest
 WHERE name = :lock;
 
 -- name: is_queue_full
@@ -62,13 +62,13 @@ SELECT 1 FROM fencelock_waiter WHERE lock = :lock LIMIT 1 OFFSET :limit - 1;
 
 -- name: enqueue
 -- Append the claim to the queue, unless it is there already.
-INSERT INTO fencelock_waiter (lock, claim, holder, ttl_ms, deadline_ms)
-VALUES (:lock, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
-ON CONFLICT (claim) DO NOTHING;
+INSERT INTO fencelock_waiter (lock, digest, holder, ttl_ms, deadline_ms)
+VALUES (:lock, :digest, :holder, :ttl_ms, :now_ms + :ttl_ms)
+ON CONFLICT (digest) DO NOTHING;
 
 -- name: read_waiter
 -- A waiting claim's own row.
-SELECT ticket, holder, ttl_ms, deadline_ms FROM fencelock_waiter WHERE claim = :claim AND lock = :lock;
+SELECT ticket, holder, ttl_ms, deadline_ms FROM fencelock_waiter WHERE digest = :digest AND lock = :lock;
 
 -- name: refresh_waiter
 -- The waiter is alive: keep its entry for another ttl.
@@ -81,56 +81,63 @@ WHERE lock = :lock AND ticket < :ticket AND deadline_ms > :now_ms ORDER BY ticke
 
 -- name: leave_queue
 -- Remove a claim from the queue.
-DELETE FROM fencelock_waiter WHERE claim = :claim;
+DELETE FROM fencelock_waiter WHERE digest = :digest;
 
 -- name: drop_dead_waiters
 -- Remove expired waiters up to this ticket: they are passed over (H7) and never granted (H8).
 DELETE FROM fencelock_waiter
-WHERE lock = :lock AND ticket <= :ticket AND deadline_ms <= :now_ms RETURNING claim;
+WHERE lock = :lock AND ticket <= :ticket AND deadline_ms <= :now_ms RETURNING digest;
 
 -- name: drop_every_dead_waiter
 -- Remove expired waiters of all locks (for `purge`).
-DELETE FROM fencelock_waiter WHERE deadline_ms <= fencelock_now_ns() / 1000000 RETURNING claim;
+DELETE FROM fencelock_waiter WHERE deadline_ms <= fencelock_now_ns() / 1000000 RETURNING digest;
 
 -- name: end_lease
 -- Free the lock if this claim holds it, and emit the claim whose turn it is. (`holder` becomes NULL: fencelock_emit
 -- returns it.)
 UPDATE fencelock_lock SET
-    claim = NULL, deadline_ms = 0, ended = 'it was released',
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = claim,
+    digest = NULL, deadline_ms = 0, ended = 'it was released',
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_digest = digest,
     holder = fencelock_emit((
-        SELECT w.claim FROM fencelock_waiter AS w
+        SELECT w.digest FROM fencelock_waiter AS w
         WHERE w.lock = fencelock_lock.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
         ORDER BY w.ticket LIMIT 1))
-WHERE name = ? AND claim = ?;
+WHERE name = ? AND digest = ?;
 
 -- name: read_head
 -- The claim whose turn it is.
-SELECT claim FROM fencelock_waiter
+SELECT digest FROM fencelock_waiter
 WHERE lock = :lock AND deadline_ms > fencelock_now_ns() / 1000000 ORDER BY ticket LIMIT 1;
 
 -- name: renew
--- Extend each lease of a batch that has not expired; :leases is a JSON object from claim to lock.
+-- Extend each lease of a batch that has not expired; :leases is a JSON object from digest to lock.
 UPDATE fencelock_lock AS l SET deadline_ms = (SELECT fencelock_now_ns() / 1000000) + l.ttl_ms
 FROM json_each(:leases) AS asked
-WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
-RETURNING claim, ttl_ms;
+WHERE l.name = asked.value AND l.digest = asked.key AND l.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
+RETURNING digest, ttl_ms;
 
 -- name: read_lock
 -- Why a lease was not renewed.
-SELECT token, claim, holder, ended FROM fencelock_lock WHERE name = :lock;
+SELECT token, digest, holder, ended FROM fencelock_lock WHERE name = :lock;
 
 -- name: inspect
 -- The public view of one lock; waiters as a JSON array in the order of the queue.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
+SELECT l.name, l.token, l.holder, l.digest, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fencelock_waiter AS w
             WHERE w.lock = l.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000) ORDER BY w.ticket))
 FROM fencelock_lock AS l WHERE l.name = :lock;
 
+-- name: check
+-- The source's state, and what it knows of one lock; NULLs if the lock was never taken.
+SELECT s.source_id, s.epoch, s.history_id, s.counter, s.boot_id, s.time_namespace,
+       l.digest, l.token, min(l.deadline_ms - fencelock_now_ns() / 1000000, l.ttl_ms)
+FROM fencelock_source AS s LEFT JOIN fencelock_lock AS l ON l.name = :lock
+WHERE s.id = 1;
+
 -- name: inspect_page
 -- A page of locks in the order of their names, with the columns of `inspect`.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
+SELECT l.name, l.token, l.holder, l.digest, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fencelock_waiter AS w
             WHERE w.lock = l.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000) ORDER BY w.ticket))
@@ -141,27 +148,27 @@ FROM fencelock_lock AS l WHERE l.name > :after ORDER BY l.name LIMIT :page;
 INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)
 VALUES (:lock, :token, 0, 0, :ended)
 ON CONFLICT (name) DO UPDATE SET
-    token = excluded.token, claim = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended,
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = coalesce(claim, ended_claim);
+    token = excluded.token, digest = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended,
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_digest = coalesce(digest, ended_digest);
 
 -- name: write_audit
 -- Record an operator's action and its reason.
-INSERT INTO fencelock_source_audit (at, who, action, subject, token, reason, holder, claim)
-VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason, :holder, :claim);
+INSERT INTO fencelock_source_audit (at, who, action, subject, token, reason, holder, digest)
+VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason, :holder, :digest);
 
 -- name: read_break
 -- The result of this same break request, if it was executed before.
-SELECT token, holder FROM fencelock_source_audit WHERE claim = :claim;
+SELECT token, holder FROM fencelock_source_audit WHERE digest = :digest;
 
 -- name: end_expired_leases
 -- Turn expired leases into free locks, so that `purge` can delete them.
-UPDATE fencelock_lock SET claim = NULL, holder = NULL, ended = 'it expired'
-WHERE claim IS NOT NULL AND deadline_ms <= fencelock_now_ns() / 1000000;
+UPDATE fencelock_lock SET digest = NULL, holder = NULL, ended = 'it expired'
+WHERE digest IS NOT NULL AND deadline_ms <= fencelock_now_ns() / 1000000;
 
 -- name: purge
 -- Delete free locks without waiters. The counter belongs to the source, so their tokens stay spent (T6).
 DELETE FROM fencelock_lock
-WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fencelock_waiter WHERE deadline_ms > fencelock_now_ns() / 1000000);
+WHERE digest IS NULL AND name NOT IN (SELECT lock FROM fencelock_waiter WHERE deadline_ms > fencelock_now_ns() / 1000000);
 
 -- name: refuse_older_claims
 -- Refuse all claims drawn until now that the file does not know.
@@ -179,8 +186,8 @@ UPDATE fencelock_source SET bound = :reserved WHERE id = 1 AND bound < :reserved
 -- name: end_all_leases
 -- End every lease, and forget all times, which were on the old clock.
 UPDATE fencelock_lock SET
-    claim = NULL, holder = NULL, deadline_ms = 0, ended = iif(claim IS NULL, ended, :ended),
-    ended_claim = NULL, ended_us = 0, forgotten_us = 0;
+    digest = NULL, holder = NULL, deadline_ms = 0, ended = iif(digest IS NULL, ended, :ended),
+    ended_digest = NULL, ended_us = 0, forgotten_us = 0;
 
 -- name: drop_all_waiters
 -- End every wait.

@@ -4,7 +4,8 @@ Promise: a token is minted in the transaction that decides the holder, from a bl
 (T1). The record of the holder may be lost in a power cut, so grants are not flushed. Every decision uses
 CLOCK_BOOTTIME, read under the file's write lock (H1). A file that another kernel uses, that is a copy, or whose
 counter went back is refused.
-Never: a busy loop; one token for two claims; a claim granted twice (H4).
+Never: a busy loop; one token for two claims; a claim granted twice (H4); a claim or a proof in the file or in the name
+of a pipe (G12). The connection hashes each claim once, when it gets the request.
 
 Limits: all processes must run on one kernel. A process that is frozen inside a write transaction (tens of microseconds
 long) blocks the whole file, take-over included; other processes get SourceUnavailableError.
@@ -19,9 +20,11 @@ from typing import Any, ClassVar
 
 from fencelock.clock import HAS_BOOTTIME, boottime_ns
 from fencelock.errors import UnsupportedError
-from fencelock.model import Finding
+from fencelock.model import Finding, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
+from fencelock.stores.errors import unsupported
+from fencelock.stores.hashed_claims import hash_claims, restore_claims
 from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin, inspection, wakeup
@@ -59,7 +62,7 @@ class SQLiteSource:
 
     def listen(self, lock: str, claim: str) -> wakeup.PipeWakeup:
         """Open the wakeup of one waiting claim."""
-        return wakeup.PipeWakeup(self.path, claim)
+        return wakeup.PipeWakeup(self.path, digest_of_claim(claim))
 
     def install(self) -> None:
         """Create the file and its schema if they do not exist."""
@@ -84,6 +87,7 @@ class SQLiteSourceConnection:
     database_type: ClassVar[type[Database]] = Database
 
     def __init__(self, store: SQLiteSource, request_timeout_s: float) -> None:
+        self._url = store.url
         self._path = store.path
         self._identity = store.identity
         self._checked_opening = _NEVER
@@ -97,6 +101,9 @@ class SQLiteSourceConnection:
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py` in one transaction."""
+        answer = self._ANSWERS.get(type(request))
+        if answer is None:
+            raise unsupported(request, self._url)
         now_s = time.monotonic()
         if now_s >= self._next_check_s:
             self.database.drop_if_replaced()
@@ -104,11 +111,12 @@ class SQLiteSourceConnection:
         if self._checked_opening != self.database.opening:
             self._check_file(is_operator=type(request) in _OPERATOR_REQUESTS)
         try:
-            return self._ANSWERS[type(request)](self, request)
+            reply = answer(self, hash_claims(request))
         except TypeError as error:
             # A value has not its column's type: the file is damaged, or else this is a bug of ours.
             self.database.check_integrity(error)
             raise
+        return restore_claims(request, reply) if isinstance(reply, ask.Renewed) else reply
 
     def _check_file(self, *, is_operator: bool) -> None:
         """Check schema and identity; an operator may inspect, and adopt, a file that is otherwise refused."""
@@ -137,10 +145,10 @@ class SQLiteSourceConnection:
         return self._identity.remember_grant(reply)
 
     def _grant_if_free(self, request: ask.Acquire, seen: SQLiteSourceState) -> ask.Granted | None:
-        lock, claim, holder, ttl_ms, born_us, _ = request
+        lock, digest, holder, ttl_ms, born_us, _ = request
         boot_id, time_namespace, _ = this_kernel()
         # In the order of the `?` in the statement.
-        row = (claim, holder, ttl_ms, ttl_ms, lock, born_us, claim)
+        row = (digest, holder, ttl_ms, ttl_ms, lock, born_us, digest)
         source = (seen.history_id, seen.counter, boot_id, time_namespace, born_us)
         if not self.database.change(SQL.grant_if_free, row + source):
             return None
@@ -156,17 +164,17 @@ class SQLiteSourceConnection:
     def _decide_renew(self, request: ask.Renew) -> ask.Renewed:
         self._identity.check_state(read_source(self.database))
         # In the order of the table: adjacent rows share a page.
-        leases = {claim: lock for lock, claim in sorted(request.leases)}
+        leases = {digest: lock for lock, digest in sorted(request.leases)}
         renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
         not_renewed = leases.keys() - renewed if len(renewed) < len(leases) else ()
-        return ask.Renewed(renewed, {claim: self._why_lost(leases[claim], claim) for claim in not_renewed})
+        return ask.Renewed(renewed, {digest: self._why_lost(leases[digest], digest) for digest in not_renewed})
 
-    def _why_lost(self, lock: str, claim: str) -> str:
+    def _why_lost(self, lock: str, digest: str) -> str:
         row = self._execute(SQL.read_lock, {"lock": lock}).fetchone()
         if row is None:
             return "the source no longer knows the lock"
         token, current, holder, ended = row
-        if current == claim:
+        if current == digest:
             return "it expired at the source before it was renewed"
         if current is not None:
             return f"{holder} holds the lock now, with token {token}"
@@ -189,7 +197,7 @@ class SQLiteSourceConnection:
         self._identity.check_state(read_source(self.database))
         if self._execute(SQL.end_lease, (request.lock, request.claim)).rowcount:
             return True, self._emitted.pop()
-        fields = {"lock": request.lock, "claim": request.claim}
+        fields = {"lock": request.lock, "digest": request.claim}
         self._execute(SQL.leave_queue, fields)
         self._queue.remember_ended(**fields)
         head = self._execute(SQL.read_head, fields).fetchone()
@@ -219,6 +227,9 @@ class SQLiteSourceConnection:
     def _inspect(self, request: ask.Inspect) -> ask.SourceReply:
         return inspection.lock_info(self.database, request.lock)
 
+    def _check(self, request: ask.Check) -> ask.SourceReply:
+        return inspection.check(self.database, self._identity, request)
+
     def _list(self, request: ask.ListLocks) -> ask.SourceReply:
         return inspection.page(self.database, request.after)
 
@@ -233,6 +244,7 @@ class SQLiteSourceConnection:
         ask.RaiseEpoch: _raise_epoch,
         ask.ReadSource: _read_source,
         ask.Inspect: _inspect,
+        ask.Check: _check,
         ask.ListLocks: _list,
     }
 

@@ -4,8 +4,8 @@ Promise: `notify` never blocks and never fails. A waiter polls by itself after `
 time only. A wakeup removes its pipe however the wait ends, also by an exception from a signal handler; the pipe of a
 killed waiter is removed with its queue entry. Pipes have the permissions of the database, and work between containers
 that share its folder.
-Never: state that matters (the whole folder may be deleted at any time), or a claim in a file name, because names
-appear in error messages and listings.
+Never: state that matters (the whole folder may be deleted at any time), or a claim or proof in a file name, because
+names appear in error messages and listings. A pipe has the name of its claim's digest.
 """
 
 import os
@@ -16,7 +16,6 @@ from pathlib import Path
 from fencelock.errors import SourceUnavailableError
 
 _DRAIN_BYTES = 4096
-_NAME_BYTES = 16
 _MAX_RACES = 100
 
 
@@ -25,9 +24,9 @@ class PipeWakeup:
 
     _is_open = False
 
-    def __init__(self, database: Path, claim: str) -> None:
+    def __init__(self, database: Path, digest: str) -> None:
         self._process_id = os.getpid()
-        self._path = _path(database, claim)
+        self._path = _path(database, digest)
         self._is_open = True
         try:
             self._pipe = _open_listening(database, self._path)
@@ -61,27 +60,25 @@ class PipeWakeup:
         self.close()
 
 
-def notify(database: Path, claim: str) -> None:
-    """Wake the waiter of this claim, if it is listening."""
+def notify(database: Path, digest: str) -> None:
+    """Wake the waiter of the claim with this digest, if it is listening."""
     with suppress(OSError):
-        descriptor = os.open(_path(database, claim), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(_path(database, digest), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(descriptor, b"!")
         finally:
             os.close(descriptor)
 
 
-def remove(database: Path, claim: str) -> None:
+def remove(database: Path, digest: str) -> None:
     """Remove the pipe of a waiter that died."""
     with suppress(OSError):
-        os.unlink(_path(database, claim))
+        os.unlink(_path(database, digest))
 
 
-def _path(database: Path, claim: str) -> str:
-    import hashlib  # Imported here because a lock without waiters does not need it.
-
+def _path(database: Path, digest: str) -> str:
     # Beside the file itself, as SQLite's log is, also when it is opened through a symbolic link.
-    return f"{os.path.realpath(database)}-wake/{hashlib.blake2b(claim.encode(), digest_size=_NAME_BYTES).hexdigest()}"
+    return f"{os.path.realpath(database)}-wake/{digest}"
 
 
 def _open_listening(database: Path, path: str) -> FileIO:

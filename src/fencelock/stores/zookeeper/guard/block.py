@@ -73,6 +73,7 @@ class ZooKeeperTransaction(WriteBuffer):
         self._read: dict[str, ZooKeeperCondition] = {}
         self._written: set[str] = set()
         self._writes: list[Any] = []
+        self._own_writes: list[Any] = []
 
     def __repr__(self) -> str:
         return f"<ZooKeeperTransaction of {', '.join(map(repr, self._roots))}: {len(self._writes)} writes>"
@@ -146,6 +147,23 @@ class ZooKeeperTransaction(WriteBuffer):
         self._writes.append(_sendable(operation))
         self._written.add(path)
 
+    # --- the guard's own ----------------------------------------------------------------------------------------------
+    def rely_on(self, path: str, version: int, name: str) -> None:
+        """Refuse the block if a node of the guard's own has another version at its end."""
+        self._check_session()
+        self._guard_conditions.append(ZooKeeperCondition(path, version, name))
+
+    def keep(self, path: str, value: bytes | None, before: int | None) -> None:
+        """Write a node of the guard's own at the end of the block, or delete it (None). `before`: its version, None to
+        create it.
+        """
+        if value is None:
+            self._own_writes += [] if before is None else [Delete(path, before)]
+        elif before is None:
+            self._own_writes.append(Create(path, value, self._client.acl, 0))
+        else:
+            self._own_writes.append(SetData(path, value, before))
+
     # --- what is allowed ----------------------------------------------------------------------------------------------
     def _check_readable(self, path: str) -> None:
         self._check_within(path)
@@ -163,7 +181,7 @@ class ZooKeeperTransaction(WriteBuffer):
     def request(self) -> Transaction:
         """Return the one request that writes the block; GuardError if it is larger than a server takes."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
-        request = Transaction([*conditions, *self._writes])
+        request = Transaction([*conditions, *self._own_writes, *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
             does = f"writes {size_bytes} bytes in {len(self._writes)} operations"
             raise too_large_error(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")
@@ -174,6 +192,9 @@ class ZooKeeperTransaction(WriteBuffer):
         for one, result in zip(self._conditions(), results, strict=False):
             if is_cause(result):
                 raise ConflictError(f"{one.name} has changed")
+        behind = len(self._conditions())
+        if any(is_cause(result) for result in results[behind : behind + len(self._own_writes)]):
+            raise ConflictError("an effect that the block had looked for has changed")
         for result in results:
             if is_cause(result):
                 result.add_note("It was met at the end of a guarded block, of which nothing was written.")

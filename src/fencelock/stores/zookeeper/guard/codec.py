@@ -4,6 +4,7 @@
     <base>/.fencelock/marks/<resource>             its mark
     <base>/.fencelock/marks/<resource>/<digest>    the digest of the mark that is stored
     <base>/.fencelock/audit/<number>               what operators did, in order
+    <base>/.fencelock/effects/<resource>/<key>     an effect outside, and its result (`fencelock.dispatch`)
 
 ZooKeeper compares versions and never values, and versions come again: on servers that were restored from older data,
 and for a node that was deleted and created again. So each mark has a child named after its digest, which is replaced
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from kazoo.exceptions import NoAuthError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 
 from fencelock.protocol import guard_requests as ask
@@ -59,6 +61,14 @@ class ZooKeeperGuardLayout(NamedTuple):
     def digest_node(self, resource: str, value: bytes) -> str:
         """Return the child of a mark that is named after the mark's digest."""
         return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+    def effects(self, resource: str) -> str:
+        """Return the parent of a resource's effects."""
+        return f"{self.base}/{RESERVED}/effects/{escape_name(resource)}"
+
+    def effect(self, resource: str, key: str) -> str:
+        """Return the node of an effect."""
+        return f"{self.effects(resource)}/{escape_name(key)}"
 
     def root(self, resource: str) -> str:
         """Return the node at and below which a resource's guarded nodes are."""
@@ -103,7 +113,8 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         compared = [name for name, stored in changes.seen.items() if name in changes.marks or stored.value is not None]
         results: list[Any] = yield lambda client: client.commit(self._operations(changes, compared, client.acl))
         for name, result in zip(compared, results, strict=False):
-            if is_cause(result):
+            # A mark that this user may not write has not changed.
+            if is_cause(result) and not isinstance(result, NoAuthError):
                 raise ask.ConflictError(f"the mark of resource {name!r} has changed")
         for result in results:
             if is_cause(result):
@@ -151,3 +162,17 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
     def _write_work(self, work: ZooKeeperTransaction) -> Operations:
         request = work.request()
         work.check_answer((yield lambda client: client.commit(request.operations)))
+
+    def _read_effect_value(self, resource: str, key: str) -> Operations:
+        path = self._layout.effect(resource, key)
+        found: list[StoredValue] = yield lambda client: client.read([path])
+        if found[0].value is not None:
+            # That it is missing cannot be compared. Creating it does that.
+            self.work.rely_on(path, found[0].version, f"effect {key!r}")
+        return found[0]
+
+    def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
+        is_missing = before.value is None
+        if is_missing and value is not None:
+            yield lambda client: client.make(self._layout.effects(resource))
+        self.work.keep(self._layout.effect(resource, key), value, None if is_missing else before.version)

@@ -1,7 +1,7 @@
 """The holder's own node, for a guard on the same servers as its locks (`locks=/base` in the guard's URL).
 
 Promise: the node is read after the marks were read as of now, so its state is not older. It is found by the lease's
-claim, and its token is compared. The block then relies on this node and on the source's record: once the node is gone,
+digest, and its token is compared. The block then relies on this node and on the source's record: once the node is gone,
 or the epoch was raised, nothing of the block is written.
 Never: the node of another lease.
 """
@@ -48,6 +48,6 @@ class ZooKeeperColocatedLocks:
 
     def _search(self, sequencer: Sequencer) -> Operations:
         """Return the path of the lease's node; None if it does not exist."""
-        parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.claim)
+        parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.digest)
         names: list[str] = yield lambda client: client.child_names(parent)
         return next((f"{parent}/{name}" for name in names if name.startswith(prefix)), None)

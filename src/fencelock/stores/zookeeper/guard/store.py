@@ -18,6 +18,7 @@ from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 from fencelock.stores.zookeeper.guard.connection import ZooKeeperGuardClient, ZooKeeperGuardConnection
+from fencelock.stores.zookeeper.policy import guard_policy
 
 _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permissions.ADMIN
 
@@ -50,6 +51,10 @@ class ZooKeeperGuard:
 
     def install(self) -> None:
         """Do nothing: the first seal creates what it needs."""
+
+    def policy(self, resource: str, lock: str, *roles: str) -> str:
+        """Return the commands that let these users write one resource, and no more."""
+        return guard_policy(self.info.hosts, self.layout, resource, lock, roles)
 
     def examine(self) -> list[Finding]:
         """Report the nodes where everybody may write past the marks."""

@@ -31,6 +31,7 @@ from fencelock.stores.zookeeper.source.inspection import (
     PAGE_LOCKS,
     LockQueue,
     OperatorContext,
+    check,
     inspect,
     list_locks,
     read_source,
@@ -188,7 +189,7 @@ def _end_own_claims(sessions: ZooKeeperSessions, done: BreakNode) -> None:
     """End this process's own broken claims at once, without asking ZooKeeper."""
     for session in sessions.open_sessions():
         for entry in list(session.entries.values()):
-            if entry.lock == done.lock and done.ended(entry.claim):
+            if entry.lock == done.lock and done.ended(entry.digest):
                 session.end(entry, done.reason())
                 session.discard(entry)
 
@@ -268,6 +269,7 @@ def _now() -> str:
 ANSWERS: dict[type, Callable[[OperatorContext, Any], ask.SourceReply]] = {
     ask.ReadSource: read_source,
     ask.Inspect: inspect,
+    ask.Check: check,
     ask.ListLocks: list_locks,
     ask.Break: break_lock,
     ask.Purge: purge,

@@ -14,7 +14,7 @@ from kazoo.security import Permissions
 
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, SourceError
-from fencelock.model import Finding, LockInfo, SourceInfo
+from fencelock.model import Finding, LockInfo, SourceInfo, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.zookeeper.source.layout import (
@@ -24,6 +24,7 @@ from fencelock.stores.zookeeper.source.layout import (
     decode_holder,
     is_queue_node,
     lock_names,
+    node_prefix,
     parse_queue,
 )
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
@@ -33,6 +34,8 @@ from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 _MS_PER_S = 1000
 EXAMINE_S = 5.0
 PAGE_LOCKS = 200
+HELD_MS = 1
+"""The time left, in a check, to a lease of another process: it is held, and ZooKeeper does not tell for how long."""
 
 
 class OperatorContext(NamedTuple):
@@ -123,6 +126,39 @@ def inspect(context: OperatorContext, request: ask.Inspect) -> LockInfo:
     return lock_info(record, queue, own_nodes(context.sessions))
 
 
+def check(context: OperatorContext, request: ask.Check) -> ask.Checked:
+    """Return whether the lease of a proof holds the lock: a `sync` with two reads, and a read of the holder's node.
+
+    ZooKeeper tells that a session lives, and not for how long. So another process's lease has HELD_MS left, which says
+    that it held the lock and promises nothing beyond; for this process's own leases the time left is known.
+    """
+    session, client = context.session, context.session.client
+    queue_path, before = session.layout.lock(request.lock), context.identity.seen
+    with client:
+        requests = [client.sync_async(queue_path), session.request_record(), client.get_children_async(queue_path)]
+    _, found, children = session.answers(requests, context.request_timeout_s)
+    record = session.decode_record(found)
+    context.identity.check(record.seen, before)
+    queue = [] if isinstance(children, NoNodeError) else parse_queue(session.value_of(children))
+    stat = None
+    if queue:
+        head = client.exists_async(f"{queue_path}/{queue[0].name}")
+        (stat,) = session.values_of([head], context.request_timeout_s)
+    if stat is None or not stat.ephemeralOwner or stat.czxid < record.zxid:
+        return ask.Checked(0, None)
+    digest = one_way(request.proof)
+    is_holder = request.history_id == record.history_id and queue[0].name.startswith(node_prefix(digest))
+    return ask.Checked(_time_left(context.sessions, digest) if is_holder else 0, record.token(stat.czxid))
+
+
+def _time_left(sessions: ZooKeeperSessions, digest: str) -> int:
+    own = sessions.find_claim(digest)
+    if own is None:
+        return HELD_MS
+    session, entry = own
+    return max(0, min(session.lives_until_ms, entry.deadline_ms) - boottime_ms())
+
+
 def list_locks(context: OperatorContext, request: ask.ListLocks) -> tuple[LockInfo, ...]:
     """Return the first page of locks after a name that holds at least one lock."""
     record = context.read_record()
@@ -161,9 +197,9 @@ def lock_info(record: SourceRecord, queue: LockQueue, own: Mapping[str, ZooKeepe
     )
 
 
-def why_lost(sessions: ZooKeeperSessions, lock: str, claim: str, request_timeout_s: float) -> str:
+def why_lost(sessions: ZooKeeperSessions, lock: str, digest: str, request_timeout_s: float) -> str:
     """Return why a claim no longer holds the lock, and who does, as far as ZooKeeper can be asked."""
-    reason, session = sessions.ended.reason(claim), sessions.connected_session()
+    reason, session = sessions.ended.reason(digest), sessions.connected_session()
     if session is None:
         return reason
     try:
@@ -172,7 +208,7 @@ def why_lost(sessions: ZooKeeperSessions, lock: str, claim: str, request_timeout
         record = session.record
     except FencelockError:
         return reason
-    if not isinstance(broken, Exception) and (done := decode_break(broken[0])) is not None and done.ended(claim):
+    if not isinstance(broken, Exception) and (done := decode_break(broken[0])) is not None and done.ended(digest):
         return done.reason()
     if record is not None and queue.found:
         return f"{reason}; {queue.holder} holds the lock now, with token {record.token(queue.found[0][2].czxid)}"

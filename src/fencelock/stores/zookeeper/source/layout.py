@@ -7,19 +7,19 @@
 
 Promise: the layout of kazoo's `Lock` and `WriteLock`, so `kazoo.recipe.lock.Lock(client, "<base>/<lock>")` and
 fencelock's locks exclude each other, and so does a `ReadLock` there. Names of locks are escaped. Nodes carry the digest
-of a claim, never the claim, because servers log paths. A record is checked when it is read; a record of another schema
-is refused with the remedy.
+of a claim, H(H(claim)): who reads it, in a node or in a server's log, can release and write nothing by it. A record is
+checked when it is read; a record of another schema is refused with the remedy.
 Never: an order trusted near the end of a parent's 32-bit counter, where numbers turn negative and the queue's order
 with them (kazoo#606, #730); another program's node counted as a lock.
 """
 
-import hashlib
 import json
+import os
 import re
 from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError, SourceError
-from fencelock.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
+from fencelock.model import MAX_TOKEN, SourceInfo, default_holder
 from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
 from fencelock.stores.source_clock import SourceState, start_of_new_history
 
@@ -27,7 +27,6 @@ NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
 COUNTER_LIMIT = 2**31 - 2**20
 """The numbers that a lock's queue may use. Each attempt takes one, also an attempt that is refused for this reason."""
-_DIGEST_CHARACTERS = 32
 _MAX_TTL_MS = 2**31 - 1
 """A session's timeout has 32 bits."""
 QUEUE_VALUE = b'{"fencelock": "lock"}'
@@ -66,23 +65,21 @@ class ZooKeeperLayout(NamedTuple):
         """The parent of all raises of the epoch."""
         return f"{self.reserved}/epochs"
 
-    def break_of(self, claim: str) -> str:
+    def break_of(self, digest: str) -> str:
         """Return the node of the break that was requested under a claim."""
-        return f"{self.breaks}/{digest(claim)}"
+        return f"{self.breaks}/{digest}"
 
     def lock(self, name: str) -> str:
         """Return the parent of a lock's contenders."""
         return f"{self.base}/{escape_name(name)}"
 
 
-def digest(claim: str) -> str:
-    """Return what stands for a claim in paths: as many digits as in kazoo's own node names."""
-    return hashlib.sha256(claim.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+def node_prefix(digest: str) -> str:
+    """Return the beginning of the name of a claim's node; ZooKeeper appends the number.
 
-
-def node_prefix(claim: str) -> str:
-    """Return the beginning of the name of a claim's node; ZooKeeper appends the number."""
-    return digest(claim) + NODE_NAME
+    A digest has as many digits as kazoo's own node names have.
+    """
+    return digest + NODE_NAME
 
 
 def lock_names(children: list[str]) -> list[str]:
@@ -142,9 +139,9 @@ class BreakNode(NamedTuple):
         """Return the reason for the old holder."""
         return shorten(f"{self.by} broke it: {self.why}")
 
-    def ended(self, claim: str) -> bool:
+    def ended(self, digest: str) -> bool:
         """Return whether this break ended the claim."""
-        return any(name.startswith(node_prefix(claim)) for name in self.nodes)
+        return any(name.startswith(node_prefix(digest)) for name in self.nodes)
 
     def value(self) -> bytes:
         """Return its value for nodes."""
@@ -163,7 +160,6 @@ def decode_break(value: bytes) -> BreakNode | None:
 
 # --- the record ---
 SCHEMA_NUMBER = 1
-_HISTORY_CHARACTERS = 16
 _KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
 _OFFSET = re.compile(r"-?[0-9]{1,19}")
 
@@ -205,7 +201,7 @@ class SourceRecord(NamedTuple):
         far.
         """
         beginning = start_of_new_history(max(self.token(zxid), highest_token))
-        return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=beginning - zxid, reason=reason)
+        return self._replace(epoch=self.epoch + 1, history_id=_draw_history(), offset=beginning - zxid, reason=reason)
 
     def audit(self, when: str) -> bytes:
         """Return the audit entry of a raise."""
@@ -218,13 +214,13 @@ class SourceRecord(NamedTuple):
         return json.dumps(fields).encode()
 
 
-def _draw() -> str:
-    return draw_claim()[:_HISTORY_CHARACTERS]
+def _draw_history() -> str:
+    return os.urandom(8).hex()
 
 
 def new_record() -> SourceRecord:
     """Return the record of a new source."""
-    return SourceRecord(draw_claim(), 1, _draw(), 0, "")
+    return SourceRecord(os.urandom(16).hex(), 1, _draw_history(), 0, "")
 
 
 def decode_record_node(value: bytes, stat: Any, url: str) -> SourceRecord:

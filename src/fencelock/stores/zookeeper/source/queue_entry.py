@@ -20,13 +20,14 @@ class ZooKeeperQueueEntry:
     """
 
     __slots__ = (
-        "claim", "deadline_ms", "end_reason", "is_gone", "is_granted", "is_in_last_queue", "is_second", "lock", "path",
+        "deadline_ms", "digest", "end_reason", "is_gone", "is_granted", "is_in_last_queue", "is_second", "lock", "path",
         "predecessor", "queue_path", "ttl_ms", "wakeup", "was_requested", "watched_connection", "zxid",
     )  # fmt: skip
 
-    def __init__(self, lock: str, claim: str, queue_path: str, ttl_ms: int, deadline_ms: int) -> None:
+    def __init__(self, lock: str, digest: str, queue_path: str, ttl_ms: int, deadline_ms: int) -> None:
         self.lock = lock
-        self.claim = claim
+        self.digest = digest
+        """H(H(claim)): what ZooKeeper keeps of the claim."""
         self.queue_path = queue_path
         self.ttl_ms = ttl_ms
         self.deadline_ms = deadline_ms

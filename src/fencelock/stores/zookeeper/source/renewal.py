@@ -26,19 +26,19 @@ LOOK_S = 0.001
 def renew(
     sessions: ZooKeeperSessions, identity: SourceIdentity, request: ask.Renew, request_timeout_s: float
 ) -> ask.Renewed:
-    """Renew a batch of leases."""
+    """Renew a batch of leases, which are named by the digests of their claims, also in the reply."""
     remaining_ms: dict[str, int] = {}
     by_session: dict[int, tuple[ZooKeeperSession, list[ZooKeeperQueueEntry]]] = {}
-    for lock, claim in request.leases:
-        found = sessions.find_claim(claim)
+    for lock, digest in request.leases:
+        found = sessions.find_claim(digest)
         if found is not None and found[1].lock == lock and found[1].is_granted and found[1].end_reason is None:
             session, entry = found
             by_session.setdefault(id(session), (session, []))[1].append(entry)
     for session, leases in by_session.values():
         remaining_ms |= _beat(session, identity, leases, request_timeout_s)
-    lost = [(lock, claim) for lock, claim in request.leases if claim not in remaining_ms]
-    reasons = {claim: why_lost(sessions, lock, claim, request_timeout_s) for lock, claim in lost[:MAX_EXPLAINED]}
-    reasons |= {claim: sessions.ended.reason(claim) for _, claim in lost[MAX_EXPLAINED:]}
+    lost = [(lock, digest) for lock, digest in request.leases if digest not in remaining_ms]
+    reasons = {digest: why_lost(sessions, lock, digest, request_timeout_s) for lock, digest in lost[:MAX_EXPLAINED]}
+    reasons |= {digest: sessions.ended.reason(digest) for _, digest in lost[MAX_EXPLAINED:]}
     if lost:
         sessions.close_if_idle()
     return ask.Renewed(remaining_ms, reasons)
@@ -63,7 +63,7 @@ def _beat(
     for stat in stats:
         session.value_of(stat)
     remaining_ms = max(0, session.lives_until_ms - start.sent_ms)
-    return {lease.claim: remaining_ms for lease in leases if _extend_or_end(session, lease, record, start)}
+    return {lease.digest: remaining_ms for lease in leases if _extend_or_end(session, lease, record, start)}
 
 
 def _extend_or_end(

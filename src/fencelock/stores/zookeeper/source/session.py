@@ -162,7 +162,7 @@ class ZooKeeperSession:
     def enter(self, entry: ZooKeeperQueueEntry) -> None:
         """Add the entry of a claim whose node is about to be requested."""
         with self.mutex:
-            self.entries[entry.claim] = entry
+            self.entries[entry.digest] = entry
             self._earliest_ms = min(self._earliest_ms, entry.deadline_ms)
 
     def extend(self, entry: ZooKeeperQueueEntry, start: RequestStart) -> None:
@@ -172,7 +172,7 @@ class ZooKeeperSession:
     def create(self, entry: ZooKeeperQueueEntry, value: bytes) -> Any:
         """Request a claim's node; its reply, whenever it comes, is noted before anybody else sees it."""
         entry.was_requested = True
-        path = f"{entry.queue_path}/{node_prefix(entry.claim)}"
+        path = f"{entry.queue_path}/{node_prefix(entry.digest)}"
         result = self.client.create_async(path, value, ephemeral=True, sequence=True, include_data=True)
         result.rawlink(lambda done: self._on_created(entry, done))
         return result
@@ -218,7 +218,7 @@ class ZooKeeperSession:
         """Note that a claim has ended; its node still has to be removed."""
         with self.mutex:
             entry.end_reason = entry.end_reason or reason
-            self._ended.remember(entry.claim, boottime_us(), reason)
+            self._ended.remember(entry.digest, boottime_us(), reason)
         self.client.forget_watcher(entry.predecessor, entry.on_event)
         entry.wake()
 
@@ -258,7 +258,7 @@ class ZooKeeperSession:
     def discard(self, entry: ZooKeeperQueueEntry) -> None:
         """Forget a claim whose node is known to be gone."""
         with self.mutex:
-            self.entries.pop(entry.claim, None)
+            self.entries.pop(entry.digest, None)
 
     # --- in the client's own thread -----------------------------------------------------------------------------------
     def _on_state(self, state: str) -> None:
@@ -331,5 +331,5 @@ class ZooKeeperSession:
 
 
 def _find_name(children: Iterable[str], entry: ZooKeeperQueueEntry) -> str | None:
-    prefix = node_prefix(entry.claim)
+    prefix = node_prefix(entry.digest)
     return next((name for name in children if name.startswith(prefix)), None)

@@ -131,10 +131,10 @@ class ZooKeeperSessions:
         """Return the open sessions."""
         return list(self._current.by_ttl.values())
 
-    def find_claim(self, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
+    def find_claim(self, digest: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
         """Return the session and the queue entry of a claim; None if it has none."""
         for session in self.open_sessions():
-            entry = session.entries.get(claim)
+            entry = session.entries.get(digest)
             if entry is not None:
                 return session, entry
         return None

@@ -5,18 +5,22 @@ claim whose turn comes is granted only in a session that the leader confirmed so
 session holds all locks of one ttl in a process; one beat (`sync` and a read of the source's record) renews them, and
 each held node is watched. The time left is counted from what the leader surely knew of the session, not from the last
 reply.
-Never: a schema made without `install`; an ended claim forgotten while its node may still be created.
+Never: a schema made without `install`; an ended claim forgotten while its node may still be created; a claim or a proof
+beyond this module: what is below knows digests only.
 """
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from fencelock.model import Finding
+from fencelock.model import Finding, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
+from fencelock.stores.errors import unsupported
+from fencelock.stores.hashed_claims import hash_claims, restore_claims
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.wakeup import EventWakeup
 from fencelock.stores.zookeeper.connection.url import parse_url
+from fencelock.stores.zookeeper.policy import source_policy
 from fencelock.stores.zookeeper.source import admin, inspection
 from fencelock.stores.zookeeper.source.inspection import OperatorContext
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
@@ -55,12 +59,16 @@ class ZooKeeperSource:
 
     def listen(self, lock: str, claim: str) -> "ZooKeeperWakeup":
         """Open the wakeup of one waiting claim; the claim's next poll sets the watches that notify it."""
-        found = self.sessions.find_claim(claim)
+        found = self.sessions.find_claim(digest_of_claim(claim))
         return ZooKeeperWakeup(found[1] if found is not None else None)
 
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
         admin.install(self.sessions)
+
+    def policy(self, *roles: str) -> str:
+        """Return the commands that let these users take locks, and no more."""
+        return source_policy(self.info.hosts, self.layout, roles)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""
@@ -101,11 +109,14 @@ class ZooKeeperConnection:
         """Answer one request of `protocol/source_requests.py`."""
         # First, so that no decision below counts a claim of this process that has expired.
         remove_overdue(self._sessions, self._request_timeout_s)
-        kind = type(request)
-        if kind is ask.Renew:
-            return renew(self._sessions, self._identity, request, self._request_timeout_s)
+        if isinstance(request, ask.Renew):
+            renewed = renew(self._sessions, self._identity, hash_claims(request), self._request_timeout_s)
+            return restore_claims(request, renewed)
+        request, kind = hash_claims(request), type(request)
         if kind is ask.Release:
             return self._queue.release(request)
+        if kind in (ask.WriteKey, ask.ReadKeys):
+            raise unsupported(request, self._store.url)
         self._use_sessions()
         if kind is ask.Acquire:
             return self._queue.acquire(request)

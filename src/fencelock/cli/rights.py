@@ -1,0 +1,123 @@
+"""`fencelock grant`, `revoke` and `unpoison`: which roles may write to a resource, and the cure of a poisoned mark.
+
+Promise: each change is kept in the store's audit. `unpoison` takes the rights and ends the sessions of the roles that
+it is given before it moves a mark, so that a forger who goes on changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fencelock._api.guard import inspect_resources, operate_on
+from fencelock._api.validation import check_roles
+from fencelock._flows import rights as flows
+from fencelock.cli.guards import guard_of, read_source, resource_option
+from fencelock.cli.options import json_option, reason_option, source_option
+from fencelock.cli.output import emit, printable, table
+from fencelock.model import check_reason, check_resource_name, default_holder
+
+if TYPE_CHECKING:
+    from fencelock.protocol.guard_requests import Right
+
+_PATTERN_HELP = "The resource, or a prefix that ends in `*` for all that begin with it."
+
+
+def role_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
+    """Add `--role ROLE`, which may be repeated, passed as `roles`."""
+    return click.option("--role", "roles", metavar="ROLE", multiple=True, required=is_required, help=help_text)
+
+
+@click.command()
+@click.argument("url")
+@resource_option(_PATTERN_HELP)
+@role_option(is_required=True, help_text="A role of the database; may be repeated.")
+@json_option
+def grant(url: str, resource: str, roles: tuple[str, ...], as_json: bool) -> None:
+    """Let roles of the database at URL write to a resource.
+
+    A new install lets nobody but its owner seal a resource or present a token. Give the role of each
+    application the resources that it writes, and no others: whoever may seal a resource can also keep its
+    rightful holder out. Safe to repeat.
+
+    \b
+    Examples:
+      fencelock grant postgresql://db/app --resource reports --role app
+      fencelock grant postgresql://db/app --resource 'order:*' --role shop
+    """
+    operate_on(url, flows.grant((check_resource_name(resource),), check_roles(roles), default_holder()))
+    _print_rights(url, as_json)
+
+
+@click.command()
+@click.argument("url")
+@resource_option(_PATTERN_HELP)
+@role_option(is_required=True, help_text="The role; may be repeated.")
+@reason_option(is_required=True)
+@json_option
+def revoke(url: str, resource: str, roles: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Take the right to write to a resource from roles.
+
+    Takes every right that covers the resource, so also one on a prefix of its name. A session of the
+    role is refused at its next seal or guarded block.
+
+    \b
+    Example:
+      fencelock revoke postgresql://db/app --resource reports --role app --reason 'moved'
+    """
+    names = (check_resource_name(resource),)
+    for role in check_roles(roles):
+        operate_on(url, flows.revoke(names, role, default_holder(), check_reason(reason)))
+    _print_rights(url, as_json)
+
+
+@click.command()
+@click.argument("url")
+@resource_option("The resource whose mark was poisoned.")
+@click.option("--lock", metavar="L", help="The lock that it belongs to.  [default: the one that it is bound to now]")
+@role_option(is_required=False, help_text="A role that the forger used; may be repeated.")
+@source_option
+@reason_option(is_required=True)
+@json_option
+def unpoison(
+    url: str, resource: str, lock: str | None, roles: tuple[str, ...], source: str | None, reason: str, as_json: bool
+) -> None:
+    """Undo what a forger did to a mark, and keep it from doing it again.
+
+    A mark is poisoned when somebody sealed the resource with a token that its source never issued: every
+    rightful holder is refused. This takes the rights of each --role, ends its sessions, sets the mark to the
+    source's last token at most, and binds it again to the lock and the source. The holder of the lock has to
+    acquire it again. Grant the right again when the role's password has been changed.
+
+    \b
+    Example:
+      fencelock unpoison postgresql://db/app --resource reports --role app \\
+          --source postgresql://db/locks --reason 'app was broken into'
+    """
+    guard = guard_of(url, inspect_resources(url, resource), resource, lock)
+    cured = guard.unpoison(*roles, source=read_source(source), reason=reason)
+    mark = guard.mark()
+    data = {
+        "resource": resource,
+        "lock": mark.lock,
+        "token": str(mark.token),
+        "rights_taken": [right._asdict() for right in cured.rights],
+        "sessions_ended": cured.sessions,
+        "was": [{"lock": before.lock, "token": str(before.token)} for before in cured.marks],
+    }
+    lines = [f"took from {printable(right.role)}: {printable(right.resource)}" for right in cured.rights]
+    lines += [f"ended sessions: {cured.sessions}"] if roles else []
+    lines += [f"the mark was {before.token}, of lock {printable(before.lock)}" for before in cured.marks]
+    lines.append(f"the mark of {printable(resource)} is {mark.token}, of lock {printable(mark.lock)}")
+    if not roles:
+        lines.append("No --role was given: whoever poisoned the mark can do it again.")
+    emit(data, as_json, "\n".join(lines))
+
+
+def _print_rights(url: str, as_json: bool) -> None:
+    found: tuple[Right, ...] = inspect_resources(url).rights
+    text = table(("RESOURCE", "ROLE"), found) if found else "no role but the owner may write here"
+    emit([right._asdict() for right in found], as_json, text)
+
+
+COMMANDS = [grant, revoke, unpoison]
