@@ -331,11 +331,11 @@ def test_a_block_is_entered_once(lease: HandmadeLease) -> None:
 
 
 # --- no trace, no detour ----------------------------------------------------------------------------
-def test_the_claim_is_in_no_log_of_queries(lease: HandmadeLease) -> None:
+def test_the_proof_is_in_no_log_of_queries(lease: HandmadeLease) -> None:
     with CaptureQueriesContext(connection) as queries, fenced(lease, resource="reports"):
         write("new")
     assert len(queries) == 3  # BEGIN, the write and COMMIT are Django's own.
-    assert lease.sequencer.claim not in str(queries.captured_queries)
+    assert lease.sequencer.proof not in str(queries.captured_queries)
 
 
 # --- asyncio ----------------------------------------------------------------------------------------
@@ -421,3 +421,16 @@ def test_the_command_checks_and_switches(empty: GuardedDatabase) -> None:
         call_command("fencelock_protect", check=True)
     write("observed")
     assert value() == "observed"
+
+
+def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(
+    empty: GuardedDatabase, lease: HandmadeLease
+) -> None:
+    """Django's own cursors for PostgreSQL write parameters into the text of a statement."""
+    if empty.kind != "postgres":
+        return
+    with fenced(lease, guard=guard(empty)):
+        shown = "\n".join(query for (query,) in empty.rows("SELECT query FROM pg_stat_activity"))
+        write("mine")
+    assert "fencelock.offer" in shown
+    assert lease.sequencer.proof not in shown

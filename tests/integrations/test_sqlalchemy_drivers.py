@@ -82,3 +82,19 @@ def test_a_block_that_ends_well_is_committed(guarded: GuardedDatabase) -> None:
             fenced(end_by_the_driver)
         stack.run(swallowing(WRITE, "COMMIT"))
         assert guarded.value() == "first", "the lease is still presented on the connection"
+
+
+def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(guarded: GuardedDatabase) -> None:
+    """They do with psycopg2, which writes all parameters into the text, as the page of PostgreSQL's guard says."""
+    if guarded.kind != "postgres":
+        return
+    for stack in stacks(guarded):
+        lease, seen = HandmadeLease(5), set[str]()
+
+        def look(_: Any, seen: set[str] = seen) -> None:
+            seen.update(query for (query,) in guarded.rows("SELECT query FROM pg_stat_activity"))
+
+        stack.fenced(lease, look, guard=guarded.guard())
+        shown = "\n".join(seen)
+        assert "fencelock.offer" in shown
+        assert (lease.sequencer.proof in shown) == ("psycopg2" in guarded.engines[0])

@@ -185,11 +185,11 @@ def test_an_observed_block_that_lost_its_transaction_fails(guarded: GuardedDatab
     stack.close()
 
 
-def test_the_claim_is_in_no_log(guarded: GuardedDatabase, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_proof_is_in_no_log(guarded: GuardedDatabase, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     stack = Stack("session", guarded, echo="debug")
     lease = HandmadeLease(5, claim="a-claim-that-nobody-may-see")
     stack.fenced(lease, write("new"))
     assert "UPDATE reports" in caplog.text
-    assert lease.sequencer.claim not in caplog.text
+    assert lease.sequencer.proof not in caplog.text
     stack.close()

@@ -5,7 +5,7 @@ begins, its first statement checks and presents the lease, and the end of the bl
 the same transaction, and commits it; an exception rolls it back. Models request protection with `@protected`;
 `manage.py fencelock_protect` installs it, and `manage.py check --database default` reports the models without it. The
 guard's errors are fencelock's own.
-Never: a round trip besides these two, a trace of the lease on a connection that is reused, a claim in Django's query
+Never: a round trip besides these two, a trace of the lease on a connection that is reused, a proof in Django's query
 log.
 """
 

@@ -1,6 +1,6 @@
 """A Django connection that a guard uses for one transaction; the guard's statements go to the driver directly.
 
-Promise: the guard's statements, which contain a claim, appear in no query log. Never: begins or ends a transaction.
+Promise: the guard's statements, which contain a proof, appear in no query log. Never: begins or ends a transaction.
 """
 
 from collections.abc import Iterator

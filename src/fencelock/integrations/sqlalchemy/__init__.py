@@ -4,7 +4,7 @@ Promise: the block is one transaction on the user's own session or connection. T
 begins, its first statement checks and presents the lease, and the end of the block asks the server whether it is still
 the same transaction, and commits it; an exception rolls it back. The guard's errors are fencelock's own, also where
 SQLAlchemy has wrapped them.
-Never: a round trip besides these two, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
+Never: a round trip besides these two, a trace of the lease on a pooled connection, a proof in SQLAlchemy's log.
 """
 
 import warnings

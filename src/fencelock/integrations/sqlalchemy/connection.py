@@ -1,6 +1,6 @@
 """A SQLAlchemy connection that a guard uses for one transaction; the guard's statements go to the driver directly.
 
-Promise: the guard's statements, which contain a claim, do not appear in SQLAlchemy's log. A broken connection is
+Promise: the guard's statements, which contain a proof, do not appear in SQLAlchemy's log. A broken connection is
 invalidated, as SQLAlchemy does for its own statements. Only the end of the block ends the transaction.
 """
 

@@ -3,12 +3,17 @@
 Promise: one round trip presents the lease, and one asks the server before COMMIT whether the transaction is still the
 same one and has not failed: no driver is believed. The database itself forgets the lease with the transaction. A
 transaction whose snapshot is older than a mark is refused. Never begins, commits or rolls back a transaction of the
-framework; never sends a value of a type that only one driver knows.
+framework; never sends a value of a type that only one driver knows; never writes a proof into the text of a statement,
+which pg_stat_activity shows to others, except with psycopg2, which knows no other way.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError, SchemaError
 from fencelock.stores.postgres.connection.errors import map_state, read_report
@@ -31,10 +36,15 @@ _OURS = "numeric_dollar"
 class PostgresFrameworkConnection(BlockingCallerConnection):
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
+    def __init__(self, connection: Any, driver: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
         super().__init__(connection, PostgresFrameworkCodec())
         self._info = info
         self._paramstyle = paramstyle
+        self._make_cursor: Callable[[], Any] = connection.cursor
+        if isinstance(driver, psycopg.Connection):
+            # Django's own cursors write the parameters into the text.
+            self._make_cursor = partial(psycopg.RawCursor, driver, row_factory=tuple_row)
+            self._paramstyle = _OURS
 
     def prepare(self) -> None:
         """Do nothing: a transaction presents a lease, the session does not."""
@@ -45,7 +55,7 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
     def _exchange(self, trip: Sequence[Statement]) -> list[PostgresAnswer]:
         answers = []
         for statement in trip:
-            cursor = self.native.cursor()
+            cursor = self._make_cursor()
             try:
                 cursor.execute(*in_paramstyle(self._paramstyle, statement))
                 answers.append(PostgresAnswer([tuple(row) for row in cursor.fetchall()], ""))

@@ -79,7 +79,7 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> PostgresFrameworkConnection:
         """Use a framework's connection, with any driver."""
-        return PostgresFrameworkConnection(connection, self.info, paramstyle)
+        return PostgresFrameworkConnection(connection, driver, self.info, paramstyle)
 
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
