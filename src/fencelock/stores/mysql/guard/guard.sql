@@ -110,8 +110,8 @@ SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES
 WHERE PRIVILEGE_TYPE = 'PROCESS' AND GRANTEE = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''');
 
 -- name: end_session
--- Tell a session to end.
-KILL {number};
+-- Tell a session to end, if it is still there.
+CALL {here}.fencelock_end_session({number});
 
 -- name: pause
 -- Wait a moment.

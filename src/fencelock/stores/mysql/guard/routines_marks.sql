@@ -322,6 +322,15 @@ BEGIN
     UPDATE fencelock_mark SET requires_signature = p_is_required WHERE resource = p_resource;
 END;
 
+-- name: fencelock_end_session
+-- Tell a session to end, with the caller's own rights; a session that has ended is none.
+CREATE PROCEDURE fencelock_end_session(p_number BIGINT UNSIGNED)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1094 BEGIN END;
+    KILL p_number;
+END;
+
 -- name: fencelock_show_triggers
 -- Every table that was protected and not unprotected, with each existing trigger of fencelock, for any account: its
 -- table, its name, whether it is intact, and its position among the table's triggers of its kind.
