@@ -7,6 +7,8 @@ statement.
 - `BASE64URL(bytes)`: base64 with - and _, without padding and line ends.
 - `SIGNATURE(inner pad, outer pad, text)`: the signature of a sequencer's text up to its last dot, by HMAC-SHA256.
 - `IS_ACCOUNT(account, name, host)`: whether a login from a host is that account, which is `name` or `name@pattern`.
+- `REVEAL(text, key)`: the secret that `masks.mask` has masked, or the text itself if it is not masked.
+- `IS_UNREADABLE(text, secret, key)`: whether the text is masked, and by another key.
 
 Never: anything but fencelock's own SQL is expanded.
 """
@@ -24,7 +26,21 @@ _IS_ACCOUNT = (
     "(BINARY LEFT({0}, CHAR_LENGTH({0}) - CHAR_LENGTH(SUBSTRING_INDEX({0}, '@', -1)) - 1) = BINARY {1} "
     "AND {2} LIKE SUBSTRING_INDEX({0}, '@', -1)))"
 )
-EXPRESSIONS = {"IS_ACCOUNT": _IS_ACCOUNT, "SIGNATURE": _SIGNATURE, "BASE64URL": _BASE64URL, "ONE_WAY": _ONE_WAY}
+_HALF = (
+    "LPAD(HEX(CAST(CONV(SUBSTRING({0}, %d, 16), 16, 10) AS UNSIGNED) ^ "
+    "CAST(CONV(SUBSTRING(SHA2(CONCAT({1}, LEFT({0}, 32)), 256), %d, 16), 16, 10) AS UNSIGNED)), 16, '0')"
+)
+_REVEAL = f"IF(LENGTH({{0}}) = 64, LOWER(CONCAT({_HALF % (33, 1)}, {_HALF % (49, 17)})), {{0}})"
+"""In two halves: MariaDB has no bitwise operators on strings."""
+_IS_UNREADABLE = "(LENGTH({0}) = 64 AND NOT LEFT(SHA2(CONCAT({2}, {1}), 256), 32) <=> LEFT({0}, 32))"
+EXPRESSIONS = {
+    "REVEAL": _REVEAL,
+    "IS_UNREADABLE": _IS_UNREADABLE,
+    "IS_ACCOUNT": _IS_ACCOUNT,
+    "SIGNATURE": _SIGNATURE,
+    "BASE64URL": _BASE64URL,
+    "ONE_WAY": _ONE_WAY,
+}
 
 
 def expand(statement: str) -> str:

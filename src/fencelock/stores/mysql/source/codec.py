@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.connection.masks import mask
 from fencelock.stores.source_clock import SourceState
 from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.sql.source import (
@@ -22,6 +23,7 @@ from fencelock.stores.sql.source import (
     Rows,
     SourceCodecBase,
     SourceOperation,
+    SourceView,
     decode_keys,
     decode_renewed,
     lock_info,
@@ -44,6 +46,7 @@ class MySQLDescription(NamedTuple):
     epoch: int
     history_id: str
     last_token: int
+    mask_key: str
 
     def info(self) -> SourceInfo:
         """Return the identity and the counter: each grant flushes its own token, so the bound is the last token."""
@@ -51,7 +54,14 @@ class MySQLDescription(NamedTuple):
 
 
 class MySQLSourceCodec(SourceCodecBase):
-    """The operations of one connection, which names the source that it knows in each of them."""
+    """The operations of one connection, which names the source that it knows in each of them.
+
+    Claims and proofs are masked with the session's key, which the greeting has returned.
+    """
+
+    def __init__(self, view: SourceView, mask_key: str) -> None:
+        super().__init__(view)
+        self._mask = partial(mask, mask_key)
 
     @property
     def _seen(self) -> SourceState:
@@ -61,10 +71,10 @@ class MySQLSourceCodec(SourceCodecBase):
     def _acquire(self, request: ask.Acquire) -> SourceOperation:
         mode = "wait" if request.may_wait else "try"
         born_us = self._view.source_us(request.born_us)
-        return self._decide(request.lock, request.claim, request.holder, request.ttl_ms, born_us, mode)
+        return self._decide(request.lock, self._mask(request.claim), request.holder, request.ttl_ms, born_us, mode)
 
     def _poll(self, request: ask.Poll) -> SourceOperation:
-        return self._decide(request.lock, request.claim, None, None, None, "poll")
+        return self._decide(request.lock, self._mask(request.claim), None, None, None, "poll")
 
     def _decide(self, lock: str, *claim: object) -> SourceOperation:
         parameters = (lock.encode(), *claim, MAX_WAITERS, self._seen.epoch, self._seen.history_id)
@@ -74,14 +84,18 @@ class MySQLSourceCodec(SourceCodecBase):
         return answer_of(rows[0], self._seen).reply(lock, MAX_WAITERS)
 
     def _release(self, request: ask.Release) -> SourceOperation:
-        parameters = (request.lock.encode(), request.claim, self._asked_us())
+        parameters = (request.lock.encode(), self._mask(request.claim), self._asked_us())
         return SourceOperation(SQL.release, parameters, _decode_released, clock_column=1)
 
     def _renew(self, request: ask.Renew) -> SourceOperation:
         # In the order of the locks' names, so that two batches do not deadlock.
         leases = sorted((lock.encode(), claim) for lock, claim in request.leases)
+        asked = [(name.hex(), self._mask(claim)) for name, claim in leases]
+        claims = {masked: claim for (_, masked), (_, claim) in zip(asked, leases, strict=True)}
         return SourceOperation(
-            SQL.renew, (json.dumps([(name.hex(), claim) for name, claim in leases]),), decode_renewed
+            SQL.renew,
+            (json.dumps(asked),),
+            lambda rows: decode_renewed([(claims[masked], *answer) for masked, *answer in rows]),
         )
 
     def _raise_epoch(self, request: ask.RaiseEpoch) -> SourceOperation:
@@ -91,11 +105,11 @@ class MySQLSourceCodec(SourceCodecBase):
         )
 
     def _break_lease(self, request: ask.Break) -> SourceOperation:
-        parameters = (request.lock.encode(), request.claim, request.holder, request.reason)
+        parameters = (request.lock.encode(), self._mask(request.claim), request.holder, request.reason)
         return SourceOperation(SQL.break_lease, parameters, _decode_broken)
 
     def _check(self, request: ask.Check) -> SourceOperation:
-        parameters = (request.lock.encode(), request.history_id, request.proof)
+        parameters = (request.lock.encode(), request.history_id, self._mask(request.proof))
         return SourceOperation(SQL.check_proof, parameters, lambda rows: ask.Checked(*(rows[0] if rows else (0, None))))
 
     def _write_key(self, request: ask.WriteKey) -> SourceOperation:

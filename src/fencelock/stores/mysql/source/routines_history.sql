@@ -1,10 +1,14 @@
 -- The source's routines, second file: its histories, and what operators do.
 
 -- name: create_describe
--- The source's identity and counter.
+-- The source's identity and counter, and the key with which the session masks claims and proofs. The server shows the text
+-- of each statement to other sessions of the account, and in a routine with the values of its variables: so the key is in
+-- a result only, and in a variable of the session.
 CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER READS SQL DATA
 BEGIN
-    SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token
+    SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token,
+           CONVERT(@fencelock_mask := COALESCE(@fencelock_mask, SHA2(CONCAT_WS(
+               '.', mask_secret, CONNECTION_ID(), UUID(), SYSDATE(6)), 256)) USING ascii)
     FROM fencelock_source WHERE id = 1;
 END;
 
@@ -57,7 +61,8 @@ CREATE PROCEDURE fencelock_break(
     IN p_reason TEXT CHARACTER SET utf8mb4)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_claim);
+    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_claim);
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
     DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_inner_pad, v_outer_pad BINARY(64);
@@ -68,6 +73,9 @@ BEGIN
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
+    END IF;
+    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
+        CALL fencelock_refuse_mask();
     END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
@@ -108,7 +116,11 @@ CREATE PROCEDURE fencelock_check(
     IN p_lock VARBINARY(512), IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_proof VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER READS SQL DATA
 BEGIN
-    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_proof);
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_proof, @fencelock_mask);
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
+    IF IS_UNREADABLE(p_proof, v_proof, @fencelock_mask) THEN
+        CALL fencelock_refuse_mask();
+    END IF;
     SELECT IF(l.digest = v_digest AND l.epoch = s.epoch AND s.history_id = p_history_id, GREATEST(0, LEAST(
                l.deadline_us - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), l.ttl_ms * 1000)) DIV 1000, 0),
            l.token

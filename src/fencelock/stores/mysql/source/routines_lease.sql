@@ -26,6 +26,12 @@ CREATE PROCEDURE fencelock_refuse_time() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: the time that came with the claim is over a thousand years after the server''s: restart the process';
 
+-- name: create_refuse_mask
+-- Refuse a secret that was masked for another session. A proxy that shares sessions between its clients makes such.
+CREATE PROCEDURE fencelock_refuse_mask() SQL SECURITY INVOKER NO SQL
+SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+    'fencelock: the claim is masked for another session of the server: let each client have a session of its own';
+
 -- name: create_hold_lock
 -- Lock the row of a lock until the end of the transaction, and create the row if there is none and the name is valid.
 -- (The server accepts U+D800 to U+DFFF as UTF-8, which they are not.)
@@ -240,7 +246,8 @@ CREATE PROCEDURE fencelock_acquire(
     IN p_epoch BIGINT, IN p_history_id VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 acquiring: BEGIN
-    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(p_claim);
+    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_claim);
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
     DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
     DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
@@ -251,6 +258,9 @@ acquiring: BEGIN
     IF @@session.time_zone <> '+00:00' OR /*M!100201 NOT @@session.check_constraint_checks OR */ /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
+    END IF;
+    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
+        CALL fencelock_refuse_mask();
     END IF;
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     IF p_born_us > v_now_us + 31556952000000000 THEN
@@ -305,13 +315,17 @@ CREATE PROCEDURE fencelock_release(
 SQL SECURITY DEFINER MODIFIES SQL DATA
 releasing: BEGIN
     DECLARE v_epoch, v_now_us, v_ticket BIGINT;
-    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(ONE_WAY(p_claim));
+    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(ONE_WAY(v_claim));
     DECLARE v_was_held BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
+    END IF;
+    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
+        CALL fencelock_refuse_mask();
     END IF;
     IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
@@ -354,6 +368,8 @@ END;
 -- left at the end was extended.
 CREATE PROCEDURE fencelock_renew(IN p_leases LONGTEXT CHARACTER SET ascii) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
+    DECLARE v_first VARCHAR(64) CHARACTER SET ascii DEFAULT JSON_UNQUOTE(JSON_EXTRACT(p_leases, '$[0][1]'));
+    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(v_first, @fencelock_mask);
     DECLARE v_epoch, v_now_us BIGINT;
     DECLARE v_began_because TEXT CHARACTER SET utf8mb4;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -361,11 +377,14 @@ BEGIN
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
+    IF IS_UNREADABLE(v_first, v_claim, @fencelock_mask) THEN
+        CALL fencelock_refuse_mask();
+    END IF;
     START TRANSACTION;
     SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
         name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
-    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(asked.claim))
+    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(REVEAL(asked.claim, @fencelock_mask)))
     SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -376,7 +395,7 @@ BEGIN
                 WHEN l.digest IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)
                 ELSE COALESCE(l.ended, 'it ended at the source') END
     FROM (
-        SELECT one.name, one.claim, ONE_WAY(ONE_WAY(one.claim)) COLLATE ascii_bin AS digest
+        SELECT one.name, one.claim, ONE_WAY(ONE_WAY(REVEAL(one.claim, @fencelock_mask))) COLLATE ascii_bin AS digest
         FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
             name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS one
     ) AS asked

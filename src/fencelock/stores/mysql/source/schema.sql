@@ -2,7 +2,7 @@
 -- UTF-8.
 
 -- name: create_source
--- One row: the source's identity, and its one counter. The transaction that grants a token writes it here.
+-- One row: the source's identity, its one counter, and a secret from which sessions' masks are drawn. The transaction that grants a token writes it here.
 CREATE TABLE IF NOT EXISTS fencelock_source (
     id            TINYINT      NOT NULL PRIMARY KEY CHECK (id = 1),
     schema_number INT          NOT NULL,
@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS fencelock_source (
     epoch         BIGINT       NOT NULL CHECK (epoch >= 1),
     history_id    VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     token         BIGINT       NOT NULL,
+    mask_secret   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     born_after_us BIGINT       NOT NULL,  -- refuse claims drawn until then: purged rows remembered them
     began_because TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
 ) ENGINE = InnoDB;

@@ -71,5 +71,6 @@ SHOW GRANTS;
 
 -- name: finish
 -- The identity of a new source, whose first history begins at token 1. This row marks the schema as whole.
-INSERT INTO fencelock_source (id, schema_number, source_id, epoch, history_id, token, born_after_us, began_because)
-VALUES (1, %s, %s, 1, %s, 0, 0, 'it was installed');
+INSERT INTO fencelock_source (
+    id, schema_number, source_id, epoch, history_id, mask_secret, token, born_after_us, began_because)
+VALUES (1, %s, %s, 1, %s, %s, 0, 0, 'it was installed');

@@ -27,6 +27,7 @@ from fencelock.stores.mysql.connection.client import (
 )
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
 from fencelock.stores.mysql.connection.install import install
+from fencelock.stores.mysql.connection.masks import draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.codec import SQL, MySQLDescription, MySQLSourceCodec, answer_of, draw_id
@@ -98,7 +99,7 @@ class MySQLSource:
             tables=SCHEMA,
             routines=ROUTINES,
             probe=SQL.describe,
-            finish=(SQL.finish, (SCHEMA_NUMBER, draw_id(), draw_id())),
+            finish=(SQL.finish, (SCHEMA_NUMBER, draw_id(), draw_id(), draw_mask_secret())),
         )
 
     def examine(self) -> list[Finding]:
@@ -112,6 +113,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
     def __init__(self, url: str, identity: SourceIdentity, regressed: dict[SourceState, str]) -> None:
         super().__init__(url, identity)
         self._regressed = regressed
+        self._mask_key = ""
 
     def operations(self, request: Any) -> Exchange[ask.SourceReply]:
         """Yield the calls for a request, and return the reply."""
@@ -137,10 +139,11 @@ class MySQLSourceProtocol(SourceProtocolBase):
         found = MySQLDescription._make(rows[0])
         self._check_description(found, before, received_us)
         self._is_greeted = True
+        self._mask_key = found.mask_key
         return found
 
     def _encode(self, request: Any, view: SourceView) -> SourceOperation:
-        return MySQLSourceCodec(view).encode(request)
+        return MySQLSourceCodec(view, self._mask_key).encode(request)
 
     def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         """Refuse an older state; once a history has gone back, refuse it until an operator has begun another."""

@@ -1,0 +1,33 @@
+"""Masks for claims and proofs in statements: other sessions of the same account see the text of each statement.
+
+Promise: without the key, which the server gives in a result and never in a text, a masked secret says nothing, and two
+masked secrets say no more. A masked secret shows whether the right key unmasks it.
+Never: masks anything but 32 hexadecimal digits, which is what a claim and a proof are; other texts stay as they are.
+"""
+
+import os
+import re
+from hashlib import sha256
+
+_DIGITS = 32
+_SECRET = re.compile(r"[0-9a-f]{32}")
+
+
+def draw_mask_secret() -> str:
+    """Return a new secret, from which a server draws the keys of its sessions."""
+    return os.urandom(32).hex()
+
+
+def mask(key: str, secret: str) -> str:
+    """Return the secret as 64 hexadecimal digits: a check, from which the pad is drawn, and the secret XOR'ed with it.
+
+    `REVEAL` and `IS_UNREADABLE` of `expressions.py` are its inverse.
+    """
+    if not _SECRET.fullmatch(secret):
+        return secret
+    check = _hash(key + secret)
+    return f"{check}{int(secret, 16) ^ int(_hash(key + check), 16):032x}"
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:_DIGITS]
