@@ -84,9 +84,11 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
     if not tables:
         raise click.UsageError("name a table to protect: --table T")
     guard = fencelock.guard(url, resource=resource, lock=lock)
-    guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
     if roles:
+        # First: a store without rights refuses this, and then nothing is protected either.
+        guard_store(url).install()
         guard.grant(*roles)
+    guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
     seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
