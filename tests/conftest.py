@@ -14,6 +14,7 @@ from tests.process.actors import Stage
 
 pytest_plugins = [
     "tests.budgets",
+    "tests.shown_secrets",
     "tests.tiers",
     "tests.turns",
     "tests.fix_servers",

@@ -16,6 +16,7 @@ import pytest
 
 import fencelock
 from fencelock.cli.commands import execute
+from tests.shown_secrets import note_shown
 from tests.support.helpers import DEADLINE_S, wait_until
 
 _MARK = "TEST_MARK"
@@ -56,6 +57,7 @@ class Program:
             for name, value in self.environment.items():
                 patched.setenv(name, value)
             code = execute(words)
+        note_shown(out.getvalue(), err.getvalue())
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def json(self, *words: str) -> Any:

@@ -1,0 +1,81 @@
+"""The search for claims and proofs in what tests show finds one, wherever it is shown."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fencelock
+import fencelock.aio
+from fencelock import SourceError
+from tests.shown_secrets import KINDS, SHOWN, secrets_in
+from tests.support.helpers import ROOT
+
+
+def one_lease() -> tuple[str, str]:
+    """Return the claim and the proof of a lease."""
+    with fencelock.connect("memory://shown-secrets") as source, source.lock("job") as lease:
+        return lease.claim, lease.sequencer.proof
+
+
+async def one_async_lease() -> tuple[str, str]:
+    async with fencelock.aio.connect("memory://shown-secrets") as source, source.lock("job") as lease:
+        return lease.claim, lease.sequencer.proof
+
+
+def one_break() -> tuple[str, str]:
+    with fencelock.connect("memory://shown-secrets") as source:
+        return "", source.break_lock("job", reason="a test").sequencer.proof
+
+
+@pytest.mark.parametrize("draw", [one_lease, lambda: asyncio.run(one_async_lease()), one_break])
+def test_g12_what_is_drawn_is_noted(draw: Callable[[], tuple[str, str]]) -> None:
+    claim, proof = draw()
+    assert KINDS[proof] == "proof"
+    assert not claim or KINDS[claim] == "claim"
+    assert secrets_in(f"fl2.0.source.{proof}.", "nothing", "0" * 32) == ["proof"]
+
+
+@pytest.mark.parametrize("show", ["capsys", "error"])
+def test_g12_what_is_shown_is_searched(show: str, capsys: pytest.CaptureFixture[str]) -> None:
+    claim, _ = one_lease()
+    if show == "capsys":
+        print("holds", claim)
+        capsys.readouterr()
+    else:
+        SourceError(f"claim {claim} has ended")
+    assert secrets_in(*SHOWN) == ["claim"]
+    SHOWN.clear()  # Or this test fails, as it should.
+
+
+CARELESS = """
+import logging, fencelock
+
+def lease_of(name):
+    with fencelock.connect(f"memory://{name}") as source, source.lock("job") as lease:
+        return lease
+
+def test_printed():
+    print(lease_of("one").sequencer)
+
+def test_logged():
+    logging.getLogger("fencelock").error("lost %s", lease_of("two").sequencer)
+
+def test_careful():
+    print(repr(lease_of("three").sequencer), lease_of("three").sequencer.digest)
+"""
+
+
+def test_g12_a_test_that_shows_a_proof_fails(tmp_path: Path) -> None:
+    file = tmp_path / "test_careless.py"
+    file.write_text(CARELESS)
+    alone = ("--noconftest", "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "tests.shown_secrets")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *alone, file], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "3 passed, 2 errors" in done.stdout, done.stdout
+    for name in ("test_printed", "test_logged"):
+        assert f"{name} shows a proof" in done.stdout
