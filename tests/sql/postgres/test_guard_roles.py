@@ -171,8 +171,8 @@ def test_only_the_owner_may_call_what_is_not_for_holders(application: Guarded) -
     )
     assert [name for (name,) in rows] == [
         *("base64url", "close_marks", "confirm", "first_argument", "limit_time", "mark_key", "offer", "one_way"),
-        *("present", "raise_marks", "read_marks", "record_refusal", "seal", "show_marks", "show_observations"),
-        *("signature_of", "withdraw"),
+        *("present", "raise_marks", "read_effect", "read_marks", "record_refusal", "seal", "show_marks"),
+        *("show_observations", "signature_of", "withdraw", "write_effect"),
     ]
 
 
@@ -185,6 +185,27 @@ def test_g6_the_setting_that_presenting_leaves_has_a_secret_name(application: Gu
             assert not [name for name, *_ in native.execute(listed) if name.startswith("fencelock")]
         with pytest.raises(InsufficientPrivilege):
             native.execute("SELECT fencelock.note_name('reports')")
+
+
+@pytest.mark.parametrize(
+    "call", ["withdraw('reports')", "present(p_sequencer, 'reports')", "raise_marks(p_sequencer, 'reports')"]
+)
+def test_g6_no_error_of_the_server_shows_the_name_of_the_setting(application: Guarded, call: str) -> None:
+    """In a parallel operation the server names the setting that it does not set. Any caller can be in one."""
+    application.sealed(5)
+    name = application.database.value("SELECT fencelock.note_name('reports')")
+    with application.database.connect(user=APPLICATION) as native:
+        is_newer = native.info.server_version >= 160000
+        native.execute(f"SET {'debug_parallel_query' if is_newer else 'force_parallel_mode'} = on")
+        native.execute(
+            "CREATE FUNCTION pg_temp.call(p_sequencer text) RETURNS void LANGUAGE plpgsql PARALLEL SAFE AS"
+            f" $$ BEGIN PERFORM fencelock.{call}; END $$"
+        )
+        with native.transaction():
+            native.execute("SELECT pg_current_xact_id()")  # Its assignment would be refused first.
+            with pytest.raises(psycopg.Error, match="during a parallel operation") as caught:
+                native.execute("SELECT pg_temp.call(%s) FROM pg_class", (str(sequencer(5)),))
+    assert name not in str(caught.value)
 
 
 def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded) -> None:

@@ -148,8 +148,9 @@ CREATE FUNCTION fencelock.begin_change(p_resource text) RETURNS void LANGUAGE pl
 SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    ignored text := set_config(fencelock.note_name(p_resource), '', true);
+    ignored text;
 BEGIN
+    PERFORM fencelock.note(p_resource, '');
     IF fencelock.keeps_snapshot() THEN
         RAISE 'a seal needs READ COMMITTED, and this transaction keeps an older snapshot (%)',
             current_setting('transaction_isolation')
@@ -305,7 +306,7 @@ DECLARE
     ignored text := set_config('synchronous_commit', 'on', true);
     before fencelock.mark;
 BEGIN
-    ignored := set_config(fencelock.note_name(p_resource), '', true);
+    PERFORM fencelock.note(p_resource, '');
     PERFORM fencelock.hold_mark(p_resource, true);
     SELECT * INTO before FROM fencelock.mark WHERE resource = p_resource;
     IF before.requires_signature AND p_sequencer IS NOT NULL THEN

@@ -41,6 +41,17 @@ BEGIN
 END
 $$;
 
+-- name: create_note
+-- Write the setting that records a presented resource. Inside a parallel operation, into which a caller's own function can
+-- lead, the server sets nothing, and its error shows the setting's name: so it has to refuse one of no importance first.
+CREATE FUNCTION fencelock.note(p_resource text, p_value text) RETURNS boolean LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF pg_catalog.set_config('fencelock.note', '', true) IS NULL THEN END IF;
+    RETURN pg_catalog.set_config(fencelock.note_name(p_resource), p_value, true) IS NOT NULL;
+END
+$$;
+
 -- name: create_keeps_snapshot
 -- Whether this transaction keeps the snapshot of its first statement. Then reading a mark is not enough: its row is
 -- locked too, which fails (40001) if the mark has changed since.
@@ -208,7 +219,7 @@ BEGIN
             AND mark.history_id OPERATOR(pg_catalog.=) p_history_id AND NOT mark.is_closed;
         IF NOT FOUND THEN
             not_ours := pg_catalog.array_append(not_ours, nth);
-        ELSIF pg_catalog.set_config(fencelock.note_name(wanted), 'presented', true) IS NULL THEN
+        ELSIF fencelock.note(wanted, 'presented') THEN
         END IF;
     END LOOP;
     RETURN not_ours;
@@ -222,10 +233,9 @@ SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     wanted text;
-    ignored text;
 BEGIN
     FOREACH wanted IN ARRAY p_resources LOOP
-        ignored := set_config(fencelock.note_name(wanted), '', true);
+        PERFORM fencelock.note(wanted, '');
     END LOOP;
 END
 $$;

@@ -154,7 +154,8 @@ $$;
 -- name: revoke_functions
 -- No function may be called, except those that are granted next.
 REVOKE ALL ON FUNCTION
-    fencelock.mark_key, fencelock.note_name, fencelock.secret, fencelock.keeps_snapshot, fencelock.limit_time,
+    fencelock.mark_key, fencelock.note_name, fencelock.note, fencelock.secret, fencelock.keeps_snapshot,
+    fencelock.limit_time,
     fencelock.refuse, fencelock.refuse_write, fencelock.check_unmarked, fencelock.is_of, fencelock.hold_mark, fencelock.offer,
     fencelock.withdraw, fencelock.refuse_end, fencelock.confirm, fencelock.is_presented, fencelock.enforce,
     fencelock.count_observed, fencelock.observe, fencelock.record_refusal, fencelock.read_marks, fencelock.show_marks,
