@@ -263,7 +263,12 @@ def test_a_table_is_aligned() -> None:
 
 
 # --- help
-@pytest.mark.parametrize("command", ["run", "locks", "show", "break", "purge", "install", "epoch", "doctor"])
+ABOUT_WRITERS = ("grant", "revoke", "unpoison", "keys", "sequencer")
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "locks", "show", "break", "purge", "install", "epoch", "doctor", *ABOUT_WRITERS]
+)
 def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     done = program.inside(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -282,7 +287,8 @@ def test_help_lists_every_command(program: Program) -> None:
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
         *("run", "locks", "show", "break", "purge", "install", "epoch"),
-        *("protect", "unprotect", "rebind", "marks", "doctor"),
+        *("protect", "unprotect", "rebind", "marks"),
+        *(*ABOUT_WRITERS, "doctor"),
         *LAB_COMMANDS,
     ]
     assert all(len(line.split()) > 3 for line in listed if line)

@@ -112,7 +112,7 @@ def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
         (described,) = program.json("marks", app, "--resource", "reports")
         assert (described["token"], described["held"], described["closed"]) == (str(lease.token), True, False)
         assert described["source_id"] == source.describe().source_id
-        assert lease.sequencer.claim not in text + json.dumps(described)
+        assert lease.sequencer.proof not in text + json.dumps(described)
         guard.close(lease)
         assert "a lease, closed" in program.inside("marks", app).stdout
 
@@ -126,7 +126,7 @@ def test_marks_of_an_unknown_resource_exits_with_1(program: Program, app: str) -
 
 def test_a_mark_is_lowered_and_raised_with_a_reason(program: Program, app: str, file: Path) -> None:
     protect(program, app)
-    fencelock.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison")
+    fencelock.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison", implausible=True)
     lowered = program.json("marks", app, "--resource", "reports", "--lower", "41", "--reason", "poisoned by a test")
     assert lowered[0]["token"] == "41"
     with program.source() as source:

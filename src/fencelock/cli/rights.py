@@ -82,7 +82,7 @@ def revoke(url: str, resource: str, roles: tuple[str, ...], reason: str, as_json
 def unpoison(
     url: str, resource: str, lock: str | None, roles: tuple[str, ...], source: str | None, reason: str, as_json: bool
 ) -> None:
-    """Undo what a forger did to a mark, and keep it from doing it again.
+    """Undo what a forger did to a mark, and stop the forger.
 
     A mark is poisoned when somebody sealed the resource with a token that its source never issued: every
     rightful holder is refused. This takes the rights of each --role, ends its sessions, sets the mark to the
