@@ -30,7 +30,7 @@ from fencelock.stores.postgres.connection.client import (
 )
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement, Trip, exchange, prepare
-from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, SQL, PostgresBlockCodec
+from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, PostgresBlockCodec
 from fencelock.stores.postgres.guard.errors import (
     closed_inside,
     ended_inside,
@@ -39,6 +39,7 @@ from fencelock.stores.postgres.guard.errors import (
     map_refusal,
     map_request_error,
 )
+from fencelock.stores.postgres.guard.rights import SQL
 from fencelock.stores.sql.guard import (
     AsyncioGuardConnection,
     BlockingGuardConnection,

@@ -7,7 +7,7 @@ ending it one. Never makes a decision about a token.
 """
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
     InvalidName,
@@ -16,31 +16,26 @@ from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
     SyntaxError,  # noqa: A004
 )
 
-from fencelock.errors import GuardError, SourceUnavailableError
+from fencelock.errors import GuardError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.errors import failed_inside
+from fencelock.stores.postgres.guard.rights import SQL, PostgresRightsCodec, Trips, entry_row, ordered
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
-from fencelock.stores.sql.signing import hmac_pads
-from fencelock.stores.statements import statements
 
-SQL = statements(__package__, "guard.sql")
 BRIEF_MS = 5_000
 """The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
 WAITING_MS = 50_000
 """How long the guard's own transaction waits for a mark: less than its client waits for the answer, so that the session
 does not keep waiting after its client has gone.
 """
-MAX_LOOKS = 500
-"""How often to look whether sessions that were told to end have ended, each time after 20 ms."""
 MAX_OPENS = 5
 """Attempts to begin with a snapshot that is not older than a concurrent seal."""
 OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
 """The statements of each block, which are worth preparing; the one that opens the block is first."""
 _WHICH_SCHEMA = Statement(SQL.read_schema_number)
-Trips = Generator[Sequence[Statement], list[PostgresAnswer], Any]
 
 
 class PostgresGuardCodec(GuardCodecBase):
@@ -59,22 +54,17 @@ class PostgresGuardCodec(GuardCodecBase):
     }
 
 
-class PostgresBlockCodec(PostgresGuardCodec):
+class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self) -> None:
-        self._unsent: list[Statement] = []
+        super().__init__()
         self._is_brief = False
 
     def forget(self) -> None:
         """Drop the unsent statements: the transaction is over."""
         self._unsent = []
         self._is_brief = False
-
-    def _flush(self, *more: Statement) -> tuple[Statement, ...]:
-        """Return the unsent statements, followed by these."""
-        unsent, self._unsent = self._unsent, []
-        return (*unsent, *more)
 
     # --- transactions ---
     def _begin(self, _: ask.Begin) -> Trips:
@@ -133,12 +123,12 @@ class PostgresBlockCodec(PostgresGuardCodec):
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
         sequencer = None if request.sequencer is None else str(request.sequencer)
-        parameters = (*_columns(request.mark), sequencer, request.is_implausible, *_entry(request.entry))
+        parameters = (*_columns(request.mark), sequencer, request.is_implausible, *entry_row(request.entry))
         self._unsent.append(Statement(SQL.change_mark, parameters))
         yield from ()
 
     def _write_audit(self, request: ask.WriteAudit) -> Trips:
-        self._unsent.append(Statement(SQL.write_audit, _entry(request.entry)))
+        self._unsent.append(Statement(SQL.write_audit, entry_row(request.entry)))
         yield from ()
 
     # --- effects outside ---
@@ -152,41 +142,6 @@ class PostgresBlockCodec(PostgresGuardCodec):
         yield (
             Statement(SQL.write_effect, (request.resource, effect.key, effect.holder, effect.began_at, effect.result)),
         )
-
-    # --- rights and signatures ---
-    def _grant_right(self, request: ask.GrantRight) -> Trips:
-        self._unsent += [Statement(SQL.grant_right, request.right), Statement(SQL.write_audit, _entry(request.entry))]
-        yield from ()
-
-    def _revoke_rights(self, request: ask.RevokeRights) -> Trips:
-        self._unsent += [Statement(SQL.write_audit, _entry(entry)) for entry in request.entries]
-        answers = yield self._flush(Statement(SQL.revoke_rights, (list(request.resources), request.role)))
-        return tuple(ask.Right(resource, request.role) for (resource,) in answers[-1].rows)
-
-    def _end_sessions(self, request: ask.EndSessions) -> Trips:
-        answers = yield (Statement(SQL.end_sessions, (request.role,)),)
-        numbers = [str(number) for number, _ in answers[-1].rows]
-        for _ in range(MAX_LOOKS if numbers else 0):
-            answers = yield (Statement(SQL.count_sessions, (request.role, numbers)),)
-            if answers[-1].rows == [(0,)]:
-                return len(numbers)
-        if numbers:
-            raise SourceUnavailableError(
-                f"the sessions of role {request.role} were told to end, and some have not ended: try again"
-            )
-        return 0
-
-    def _write_keys(self, request: ask.WriteKeys) -> Trips:
-        rows = ((key.key_id, *hmac_pads(key.secret), key.retired_s) for key in request.keys)
-        self._unsent += [Statement(SQL.forget_keys), *(Statement(SQL.write_key, row) for row in rows)]
-        self._unsent.append(Statement(SQL.write_audit, _entry(request.entry)))
-        yield from ()
-
-    def _require_signatures(self, request: ask.RequireSignatures) -> Trips:
-        wanted = ordered(request.resources)
-        self._unsent += [Statement(SQL.require_signature, (one, request.is_required)) for one in wanted]
-        self._unsent += [Statement(SQL.write_audit, _entry(entry)) for entry in request.entries]
-        yield from ()
 
     # --- protection ---
     def _protect(self, request: ask.Protect) -> Trips:
@@ -242,6 +197,7 @@ class PostgresBlockCodec(PostgresGuardCodec):
 
     ENCODERS: ClassVar = {
         **PostgresGuardCodec.ENCODERS,
+        **PostgresRightsCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -253,11 +209,6 @@ class PostgresBlockCodec(PostgresGuardCodec):
         ask.WriteAudit: _write_audit,
         ask.ReadEffect: _read_effect,
         ask.WriteEffect: _write_effect,
-        ask.GrantRight: _grant_right,
-        ask.RevokeRights: _revoke_rights,
-        ask.EndSessions: _end_sessions,
-        ask.WriteKeys: _write_keys,
-        ask.RequireSignatures: _require_signatures,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
@@ -339,11 +290,6 @@ def _check_schema(answer: PostgresAnswer) -> None:
     check_guard_schema(answer.rows[0][0] if answer.rows else None)
 
 
-def ordered(resources: Iterable[str]) -> list[str]:
-    """Return the resources in the order in which every connection locks them, so that none wait in a circle."""
-    return sorted(resources)
-
-
 def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:
     """Return how to lock the marks: shared with all who present them, or alone, to write them."""
     if not is_exclusive:
@@ -381,7 +327,3 @@ def _raise(request: ask.RaiseMarks) -> Statement:
 def _columns(mark: Mark) -> Row:
     identity = (mark.source_id, mark.history_id, mark.digest, mark.is_closed)
     return (mark.resource, mark.lock.encode(), mark.token, *identity)
-
-
-def _entry(entry: ask.AuditEntry) -> Row:
-    return (entry.who, entry.action, entry.resource, entry.from_token, entry.to_token, entry.reason)

@@ -1,5 +1,5 @@
--- The guard's functions, first file: presenting a lease, and the triggers that require it. store.py installs the files in
--- this order: schema, functions_present, functions_marks, protection.
+-- The guard's functions, second file: presenting a lease, and the triggers that require it. store.py installs the files
+-- in this order: schema, functions_rights, functions_present, functions_marks, protection.
 --
 -- A transaction that holds a lease presents it: `offer` takes the resource's advisory lock, shared, compares the mark,
 -- and records the result in a setting that is local to the transaction and whose name only these functions can compute.
@@ -151,36 +151,6 @@ BEGIN
         END IF;
     END IF;
     RETURN true;
-END
-$$;
-
--- name: create_check_right
--- Refuse a role that may not seal, present or close the resource. The session's own role counts, not that of SET ROLE or of
--- a function. Call it after the mark is locked: a session that waited for the lock is refused if its right was taken
--- meanwhile.
-CREATE FUNCTION fencelock.check_right(p_resource text) RETURNS boolean LANGUAGE plpgsql AS
-$$
-BEGIN
-    IF pg_catalog.pg_has_role(session_user, current_user, 'MEMBER') THEN
-        RETURN true;
-    END IF;
-    PERFORM FROM fencelock.guard_right AS held
-    WHERE held.resource OPERATOR(pg_catalog.=) p_resource AND pg_catalog.pg_has_role(
-        session_user, pg_catalog.to_regrole(pg_catalog.quote_ident(held.role)), 'MEMBER');
-    IF FOUND THEN
-        RETURN true;
-    END IF;
-    PERFORM FROM fencelock.guard_right AS held
-    WHERE pg_catalog.right(held.resource, 1) OPERATOR(pg_catalog.=) '*'
-        AND pg_catalog.starts_with(p_resource, pg_catalog.left(held.resource, -1)) AND pg_catalog.pg_has_role(
-            session_user, pg_catalog.to_regrole(pg_catalog.quote_ident(held.role)), 'MEMBER');
-    IF FOUND THEN
-        RETURN true;
-    END IF;
-    RAISE 'role % has no right to resource %: it may neither seal nor present nor close it', session_user, p_resource
-        USING ERRCODE = 'FL014', DETAIL = pg_catalog.json_build_object('resource', p_resource, 'role', session_user),
-            HINT = pg_catalog.format(
-                'As the owner of the schema fencelock, run fencelock grant URL --resource %s --role %s', p_resource, session_user);
 END
 $$;
 
