@@ -67,6 +67,7 @@ class Checks:
         assert asker.ttl / 2 < found.remaining <= asker.ttl
         assert asker.check(Sequencer.parse(str(lease.sequencer))).is_current
         assert lease.check().is_current
+        assert not asker.is_current(dataclasses.replace(lease.sequencer, token=lease.token + 1))
         lease.release()
         found = asker.check(lease.sequencer)
         assert not found.is_current

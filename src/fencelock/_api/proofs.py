@@ -31,8 +31,9 @@ def check_request(sequencer: object) -> Check:
 
 
 def checked(sequencer: Sequencer, reply: Checked) -> LeaseCheck:
-    """Return the answer to a check, for its caller."""
-    return LeaseCheck(sequencer.lock, sequencer.token, reply.remaining_ms / 1000, reply.last_token)
+    """Return the answer to a check, for its caller; a true proof with another token is not current."""
+    remaining_ms = reply.remaining_ms if reply.last_token == sequencer.token else 0
+    return LeaseCheck(sequencer.lock, sequencer.token, remaining_ms / 1000, reply.last_token)
 
 
 def new_key(after: float) -> SigningKey:
