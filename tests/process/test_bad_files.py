@@ -231,10 +231,10 @@ def test_file_that_is_no_database_is_left_as_it_is(path: Path, tmp_path: Path, s
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_file_of_another_schema_is_left_as_it_is(path: Path, tmp_path: Path, journal: str) -> None:
     one_token(path)
-    rows(path, "update fencelock_source set schema = 2")
+    rows(path, "update fencelock_source set schema = 1")
     rows(path, f"pragma journal_mode = {journal}")
     before = path.read_bytes()
-    message = r"holds a fencelock source of schema 2; this version knows schema 1 only: use the version that made"
+    message = r"holds a fencelock source of schema 1; this version knows schema 2 only: use the version that made"
     for act in (Client.one_token, Client.describe, Client.raise_epoch):
         client = Client(path)
         with pytest.raises(SchemaError, match=message):

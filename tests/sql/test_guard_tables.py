@@ -95,13 +95,13 @@ def test_many_installations_at_once_make_one(sql: SqlDialect, database: Any) -> 
 
 
 def test_another_schema_number_is_refused(guarded: Guarded) -> None:
-    guarded.database.rows(f"UPDATE {guarded.sql.prefix}guard SET {guarded.sql.schema_column} = 2")
+    guarded.database.rows(f"UPDATE {guarded.sql.prefix}guard SET {guarded.sql.schema_column} = 1")
     guard = guarded.guard()
     attempts = [lambda: guarded.sealed(5), guard_store(guarded.database.url()).install]
     if guarded.sql.name == "postgres":  # MySQL's guard learns the number when it seals.
         attempts += [guard.mark, lambda: guard.protect("reports")]
     for attempt in attempts:
-        with pytest.raises(SchemaError, match=r"schema 2, and this .*schema 1"):
+        with pytest.raises(SchemaError, match=r"schema 1, and this .*schema 2"):
             attempt()
 
 

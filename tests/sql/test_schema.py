@@ -42,7 +42,7 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(sql: SqlDialect, 
     database.rows(f"UPDATE {sql.prefix}source SET {sql.schema_column} = 99")
     with fencelock.connect(url) as source:
         for request in (source.lock("lock").acquire, source.describe, source.install):
-            with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
+            with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 2"):
                 request()
     assert database.value(f"SELECT {sql.schema_column} FROM {sql.prefix}source") == 99
 

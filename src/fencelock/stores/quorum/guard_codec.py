@@ -27,7 +27,7 @@ from fencelock.stores.errors import check_plausible, nothing_protected, unsuppor
 from fencelock.stores.quorum.effects import decode_effect, encode_effect
 from fencelock.stores.quorum.encoding import decode_object, has_members
 
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 _MEMBERS = {
     "schema": int,
     "lock": str,

@@ -15,7 +15,7 @@ from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
 from fencelock.stores.errors import raise_mapped
 
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 UNKNOWN_MS = 30_000
 """The idle limit of a guarded transaction whose lease's time left is unknown here: a lease's default ttl."""
 

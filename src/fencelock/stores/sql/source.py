@@ -21,7 +21,7 @@ from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.errors import check_schema_number
 
 PART = "source of tokens"
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 RENEWAL_S = 0.0001
 """What each lease of a batch adds to the request's timeout: an idle server renews 10 000 in 0.2 s."""
 MAX_WAITERS = 10_000
@@ -188,9 +188,12 @@ class SourceProtocolBase(ABC):
     def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         """Refuse a row of `acquire` from an older state of the source than was known when it was asked."""
 
+    def _check_schema(self, row: Row) -> None:
+        """Check the schema's number: the first column of `describe` in every version, while the others may differ."""
+        check_schema_number(self._url, PART, row[0], SCHEMA_NUMBER)
+
     def _check_description(self, found: SourceDescription, before: SourceState | None, received_us: int) -> None:
-        """Check the schema and the identity of a source that greets, and learn its clock."""
-        check_schema_number(self._url, PART, found.schema, SCHEMA_NUMBER)
+        """Check the identity of a source that greets, and learn its clock."""
         known = found.info()
         self._identity.check(SourceState(known.source_id, known.epoch, known.history_id), before)
         self._identity.clock.learn(found.now_us, received_us)

@@ -26,7 +26,7 @@ from fencelock.errors import SchemaError
 from fencelock.model import MAX_TOKEN, SourceInfo
 from fencelock.stores.quorum.encoding import decode_object, escape_name, has_members, shorten, unescape_name
 
-FORMAT = 1
+FORMAT = 2
 _KINDS = {"format": int, "source_id": str, "epoch": int, "history_id": str, "floor": str}
 _FLOOR = re.compile(r"[0-9]{1,19}")
 _OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")

@@ -136,6 +136,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
                 f"{self._url} holds a schema that is not whole: as its owner, run `fencelock install` on it, or "
                 f"restore it from a backup if it was whole before"
             )
+        self._check_schema(rows[0])
         found = MySQLDescription._make(rows[0])
         self._check_description(found, before, received_us)
         self._is_greeted = True

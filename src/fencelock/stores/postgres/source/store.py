@@ -131,6 +131,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         received_us = boottime_us()
         if not rows:
             raise SchemaError(f"{self._url}: the source's one row was deleted; restore it from a backup")
+        self._check_schema(rows[0])
         *described, backend_id = rows[0]
         found = PostgresDescription._make(described)
         self._is_pooled = is_pooled(self._native, backend_id)

@@ -17,7 +17,7 @@ from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "schema.sql")
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 _TRIGGER_PREFIX = "fencelock: "
 _IMPLAUSIBLE = "this token is implausible"
 """How the message of the triggers `plausible_raise` and `plausible_first` begins."""

@@ -22,7 +22,7 @@ from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
 SCHEMA = statements(__package__, "schema.sql")
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 PAGE_BYTES = 1024
 _REMEDY = "stop everything that uses it, then run `fencelock epoch --raise --reason …`"
 Reply = TypeVar("Reply")

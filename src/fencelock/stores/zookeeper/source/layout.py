@@ -159,7 +159,7 @@ def decode_break(value: bytes) -> BreakNode | None:
 
 
 # --- the record ---
-SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = 2
 _KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
 _OFFSET = re.compile(r"-?[0-9]{1,19}")
 
