@@ -65,9 +65,8 @@ def test_g12_an_account_with_execute_alone_neither_seals_nor_presents_nor_closes
     forged, true, hexadecimal = str(sequencer(FORGED)), str(sequencer(5)), RESOURCE.encode().hex().upper()
     calls = (
         ("seal(%s, 'reports')", forged),
-        ("raise_marks(%s, %s)", hexadecimal, forged),
         ("write_and_commit(%s, %s, NULL, NULL)", hexadecimal, forged),
-        ("close_marks(%s, %s)", hexadecimal, claim_of(5)),
+        ("write_and_commit(NULL, NULL, %s, %s)", hexadecimal, claim_of(5)),
         ("present(%s, 'reports')", true),
     )
     with guarded.database.connect(user=role) as native:
@@ -139,6 +138,29 @@ def test_g12_a_seal_that_waits_for_the_mark_is_refused_when_its_right_is_taken(g
             seal.end()
         assert code_of(caught.value) == "FL014"
     assert guarded.guard().mark().token == 5
+
+
+@pytest.mark.parametrize(("change", "code"), [("revoke", "FL014"), ("require signatures", "FL013")])
+def test_g12_an_old_snapshot_raises_no_mark(guarded: Guarded, role: str, change: str, code: str) -> None:
+    """The account's transaction began when it had the right, and when no signature was required."""
+    guard, hexadecimal = guarded.guard(), RESOURCE.encode().hex().upper()
+    guard.grant(role)
+    guarded.sealed(5)
+    with guarded.database.connect(user=role) as native:
+        run(native, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        run(native, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        if change == "revoke":
+            guard.revoke(role, reason="a test")
+        else:
+            guard.require_signatures(reason="a test")
+        for routine, parameter in (("raise_marks", str(sequencer(6))), ("close_marks", claim_of(5))):
+            with pytest.raises(pymysql.Error, match="denied"):
+                run(native, f"CALL fencelock_{routine}(%s, %s)", hexadecimal, parameter)
+        with pytest.raises(pymysql.Error) as caught:
+            run(native, "CALL fencelock_write_and_commit(%s, %s, NULL, NULL)", hexadecimal, str(sequencer(6)))
+        assert code_of(caught.value) == code
+    mark = guard.mark()
+    assert (mark.token, mark.is_closed) == (5, False)
 
 
 def test_revoking_takes_each_right_that_covers_the_resource_and_leaves_the_others(guarded: Guarded, role: str) -> None:

@@ -145,53 +145,84 @@ BEGIN
 END;
 
 -- name: fencelock_raise_marks
--- Raise marks to the sequencer's token, as the flows decided; the table's trigger refuses what no lease may do.
+-- Raise marks to the sequencer's token, where they are lower; the table's trigger refuses what no lease may do. It runs with
+-- its caller's rights, so only routines of the owner can use it, which begin a transaction first: in an older one it would
+-- see rights that were taken since, keys that were retired, and no signature required.
 CREATE PROCEDURE fencelock_raise_marks(
     p_resources LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4)
-MODIFIES SQL DATA SQL SECURITY DEFINER
+MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
-    DECLARE wanted, v_lock VARBINARY(512);
-    DECLARE v_token BIGINT;
-    DECLARE v_proof, v_digest, v_source_id, v_history_id VARBINARY(64);
+    DECLARE wanted, v_lock, m_lock VARBINARY(512);
+    DECLARE v_token, m_token BIGINT;
+    DECLARE v_proof, v_digest, v_source_id, v_history_id, m_digest, m_source_id, m_history_id VARBINARY(64);
+    DECLARE m_is_closed BOOLEAN;
+    DECLARE known INT;
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_digest = ONE_WAY(v_proof);
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted;
+        IF NOT known THEN
+            INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+        END IF;
+        SELECT lock_name, token, source_id, history_id, digest, is_closed
+        INTO m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
+        FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted);
-        CALL fencelock_check_signature(wanted, p_sequencer);
-        CALL fencelock_check_plausible(wanted, v_token);
-        INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed)
-        VALUES (wanted, v_lock, v_token, v_source_id, v_history_id, v_digest, FALSE)
-        ON DUPLICATE KEY UPDATE lock_name = v_lock, token = v_token, source_id = v_source_id, history_id = v_history_id,
-            digest = v_digest, is_closed = FALSE;
+        IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
+            AND m_history_id <=> v_history_id AND NOT m_is_closed) THEN
+            CALL fencelock_check_signature(wanted, p_sequencer);
+            IF COALESCE(m_lock, v_lock) = v_lock AND COALESCE(m_source_id, v_source_id) = v_source_id
+                AND COALESCE(m_token, 0) < v_token THEN
+                CALL fencelock_check_plausible(wanted, v_token);
+                UPDATE fencelock_mark SET lock_name = v_lock, token = v_token, source_id = v_source_id,
+                    history_id = v_history_id, digest = v_digest, is_closed = FALSE
+                WHERE resource = wanted;
+            ELSE
+                CALL fencelock_refuse(wanted, v_lock, v_token, v_digest, v_source_id, v_history_id);
+            END IF;
+        END IF;
     END WHILE;
 END;
 
 -- name: fencelock_close_marks
--- Close the marks that belong to the lease with this claim, which its holder alone has.
+-- Close the marks that belong to the lease with this claim, which its holder alone has. It runs with its caller's rights, as
+-- fencelock_raise_marks does.
 CREATE PROCEDURE fencelock_close_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
-MODIFIES SQL DATA SQL SECURITY DEFINER
+MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(ONE_WAY(p_claim));
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE wanted VARBINARY(512);
+    DECLARE known INT;
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted);
         UPDATE fencelock_mark SET is_closed = TRUE WHERE resource = wanted AND digest = v_digest;
     END WHILE;
 END;
 
 -- name: fencelock_write_and_commit
--- Raise marks, close marks, and commit the brief transaction.
+-- Raise marks, close marks, and commit. This is a transaction of its own after the brief one, which has written nothing: see
+-- fencelock_raise_marks, which decides again.
 CREATE PROCEDURE fencelock_write_and_commit(
     p_raised LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4,
     p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+    ROLLBACK;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ WRITE;
+    SAVEPOINT fencelock_presented;
     IF p_raised <> '' THEN
         CALL fencelock_raise_marks(p_raised, p_sequencer);
     END IF;
@@ -233,13 +264,6 @@ END;
 CREATE PROCEDURE fencelock_seal(p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_resource VARBINARY(512))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE v_lock, m_lock VARBINARY(512);
-    DECLARE v_token, m_token BIGINT;
-    DECLARE v_proof, v_digest, v_source_id, v_history_id, m_digest, m_source_id, m_history_id VARBINARY(64);
-    DECLARE m_is_closed BOOLEAN;
-    DECLARE known INT;
-    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
-    SET v_digest = ONE_WAY(v_proof);
     BEGIN
         DECLARE EXIT HANDLER FOR 1568
             SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 cannot seal inside a transaction: seal before it begins';
@@ -252,24 +276,8 @@ BEGIN
             RESIGNAL;
         END;
         START TRANSACTION READ WRITE;
-        SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = p_resource;
-        IF NOT known THEN
-            INSERT INTO fencelock_mark (resource) VALUES (p_resource) ON DUPLICATE KEY UPDATE audit_id = audit_id;
-        END IF;
-        SELECT lock_name, token, source_id, history_id, digest, is_closed
-        INTO m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
-        FROM fencelock_mark WHERE resource = p_resource FOR UPDATE;
-        CALL fencelock_check_right(p_resource);
-        IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
-            AND m_history_id <=> v_history_id AND NOT m_is_closed) THEN
-            CALL fencelock_check_signature(p_resource, p_sequencer);
-            IF COALESCE(m_lock, v_lock) = v_lock AND COALESCE(m_source_id, v_source_id) = v_source_id
-                AND COALESCE(m_token, 0) < v_token THEN
-                CALL fencelock_raise_marks(HEX(p_resource), p_sequencer);
-            ELSE
-                CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
-            END IF;
-        END IF;
+        -- A comma names the empty resource, which is refused as any other bad name.
+        CALL fencelock_raise_marks(COALESCE(NULLIF(HEX(p_resource), ''), ','), p_sequencer);
         COMMIT;
     END;
 END;
