@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 
 from fencelock.errors import ConfigError
@@ -36,6 +36,7 @@ MEMORY_SOURCE_PREFIX = "memory-"
 
 SEQUENCER_VARIABLE = "FENCELOCK_SEQUENCER"
 MAX_SEQUENCER_CHARACTERS = 1000
+MAX_HASHED_CLAIMS = 2**14
 UNSIGNED = "0"
 """The key id of a sequencer that nobody has signed."""
 _SEQUENCER_FORM = "fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>"
@@ -108,8 +109,9 @@ def one_way(secret: str) -> str:
     return sha256(_HASH_PREFIX + secret.encode()).hexdigest()[:32]
 
 
+@lru_cache(MAX_HASHED_CLAIMS)
 def digest_of_claim(claim: str) -> str:
-    """Return H(H(claim)): what a source keeps of a claim."""
+    """Return H(H(claim)): what a source keeps of a claim. Remembered, since each renewal sends the claim again."""
     return one_way(one_way(claim))
 
 

@@ -10,14 +10,17 @@ from fencelock.model import digest_of_claim
 from fencelock.protocol import source_requests as ask
 
 Request = TypeVar("Request")
+_ABOUT_ONE_CLAIM = (ask.Acquire, ask.Poll, ask.Release, ask.Break)
 
 
 def hash_claims(request: Request) -> Request:
     """Return the request with the digest of each claim in the claim's place."""
+    if isinstance(request, _ABOUT_ONE_CLAIM):
+        # Their second field is the claim; `_replace` takes five times as long.
+        lock, claim, *rest = request
+        return type(request)(lock, digest_of_claim(claim), *rest)
     if isinstance(request, ask.Renew):
         return ask.Renew(tuple((lock, digest_of_claim(claim)) for lock, claim in request.leases))  # type: ignore[return-value]
-    if isinstance(request, ask.Acquire | ask.Poll | ask.Release | ask.Break):
-        return request._replace(claim=digest_of_claim(request.claim))  # type: ignore[return-value]
     return request
 
 
