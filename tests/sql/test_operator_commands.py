@@ -313,3 +313,20 @@ def test_a_sequencer_is_shown_and_verified(
     assert json.loads(done.stderr)["error"]["type"] == "ForgedSequencerError"
     path.chmod(0o644)
     assert "chmod 600" in output(64, "sequencer", "verify", text, "--keys", str(path))
+
+
+def test_a_role_without_a_right_is_named(guarded: Guarded, source: fencelock.Source, output: Any, role: str) -> None:
+    """A wrong name takes nothing from the forger, so an operator has to see it."""
+    words = (guarded.database.url(), "--resource", RESOURCE, "--role", role, "--reason", "a test")
+    for command in ("revoke", "unpoison"):
+        assert f"{role} had no right of its own to {RESOURCE}: check the name" in output(0, command, *words)
+
+
+def test_keys_that_do_not_exist_are_brought_nowhere(
+    guarded: Guarded, source: fencelock.Source, output: Any, tmp_path: Path
+) -> None:
+    for words in (["install", guarded.database.url()], ["export", str(tmp_path / "new.keys")]):
+        assert "the source has no key" in output(64, "keys", *words)
+    assert not (tmp_path / "new.keys").exists()
+    source.add_key()
+    assert "cannot be written: No such file" in output(64, "keys", "export", str(tmp_path / "none" / "new.keys"))

@@ -221,6 +221,7 @@ class Effects:
         for guard, given in wrong:
             with pytest.raises(ConfigError):
                 fencelock.dispatch(given, guard, key=KEY, need=1)
-        for need in (-1, float("nan")):
+        needs: list[Any] = [-1, float("nan"), "10", True]
+        for need in needs:
             with pytest.raises(ConfigError, match="need is the seconds"):
                 mailer.dispatch(lease, need=need)

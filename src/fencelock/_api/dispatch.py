@@ -28,7 +28,8 @@ class BaseDispatch(UncopyableBlock):
         if not isinstance(lease, BaseLease):
             raise ConfigError(f"dispatch takes a lease, as lock.acquire() returns, not {type(lease).__name__}")
         check_name(key, what="key", limit_bytes=MAX_KEY_BYTES)
-        if not need >= 0:  # Written so that it is true of NaN.
+        seconds: object = need  # From untyped code it may be anything; `not … >= 0` is true of NaN.
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise ConfigError(f"need is the seconds that the effect takes at most, 0 or more; not {need!r}")
         self._core = core_of(guard)
         if len(guard.resources) != 1:

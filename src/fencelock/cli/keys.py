@@ -84,11 +84,13 @@ def export(file: Path, source: str | None, as_json: bool) -> None:
     Whoever can read FILE can sign what this source would: give it to services that you trust as the source.
     """
     with fencelock.connect(source) as connected:
-        source_id, known = connected.describe().source_id, connected.keys()
+        source_id, known = connected.describe().source_id, _not_empty(connected.keys())
     try:
         write_keys(file, source_id, known.keys)
     except FileExistsError:
         raise click.UsageError(f"{file} exists: name a new file") from None
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be written: {error.strerror}") from None
     count = len(known.keys)
     emit({"file": str(file), "keys": count}, as_json, f"keys written for the file's owner only: {count}")
 
@@ -99,10 +101,10 @@ def export(file: Path, source: str | None, as_json: bool) -> None:
 @json_option
 def install(guard_url: str, source: str | None, as_json: bool) -> None:
     """Bring the source's keys to the guards at GUARD_URL; its owner runs this."""
-    known = _read(source)
+    known = _not_empty(_read(source))
     operate_on(guard_url, rights.install_keys(known.keys, default_holder()))
     names = [key.key_id for key in known.keys]
-    emit({"guard": guard_url, "keys": names}, as_json, f"keys at the guard: {', '.join(names) or 'none'}")
+    emit({"guard": guard_url, "keys": names}, as_json, f"keys at the guard: {', '.join(names)}")
 
 
 @keys.command()
@@ -122,6 +124,13 @@ def require(guard_url: str, resource: str, off: bool, reason: str, as_json: bool
 def _read(source: str | None) -> Keys:
     with fencelock.connect(source) as connected:
         return connected.keys()
+
+
+def _not_empty(known: Keys) -> Keys:
+    """Return the keys; ConfigError if there are none, since no signature would pass with an empty list."""
+    if not known.keys:
+        raise fencelock.ConfigError("the source has no key, and signs nothing: draw one first, by `fencelock keys add`")
+    return known
 
 
 def _as_json(key: SigningKey) -> dict[str, object]:

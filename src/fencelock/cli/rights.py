@@ -12,6 +12,7 @@ import click
 from fencelock._api.guard import inspect_resources, operate_on
 from fencelock._api.validation import check_roles
 from fencelock._flows import rights as flows
+from fencelock.cli.errors import complain
 from fencelock.cli.guards import guard_of, read_source, resource_option
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit, printable, table
@@ -67,7 +68,8 @@ def revoke(url: str, resource: str, roles: tuple[str, ...], reason: str, as_json
     """
     names = (check_resource_name(resource),)
     for role in check_roles(roles):
-        operate_on(url, flows.revoke(names, role, default_holder(), check_reason(reason)))
+        if not operate_on(url, flows.revoke(names, role, default_holder(), check_reason(reason))):
+            complain(_had_no_right(role, resource))
     _print_rights(url, as_json)
 
 
@@ -106,12 +108,21 @@ def unpoison(
         "was": [{"lock": before.lock, "token": str(before.token)} for before in cured.marks],
     }
     lines = [f"took from {printable(right.role)}: {printable(right.resource)}" for right in cured.rights]
+    without = sorted(set(roles) - {right.role for right in cured.rights})
+    lines += [_had_no_right(role, resource) for role in without]
     lines += [f"ended sessions: {cured.sessions}"] if roles else []
     lines += [f"the mark was {before.token}, of lock {printable(before.lock)}" for before in cured.marks]
     lines.append(f"the mark of {printable(resource)} is {mark.token}, of lock {printable(mark.lock)}")
     if not roles:
         lines.append("No --role was given: whoever poisoned the mark can do it again.")
     emit(data, as_json, "\n".join(lines))
+
+
+def _had_no_right(role: str, resource: str) -> str:
+    return (
+        f"{printable(role)} had no right of its own to {printable(resource)}: check the name. It may still write as a "
+        f"member of a role that has one, or as the owner"
+    )
 
 
 def _print_rights(url: str, as_json: bool) -> None:

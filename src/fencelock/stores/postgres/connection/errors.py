@@ -19,7 +19,7 @@ _SESSION_TERMINATED = {"57P01", "57P02", "57P05"}
 _CONNECTION_CLASS = "08"
 _DEFINITE = (
     DefiniteError(
-        {"3F000", "42P01", "42883", "42704"},
+        {"3F000", "42703", "42P01", "42883", "42704"},
         SchemaError,
         "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` "
         "on it",
