@@ -280,3 +280,12 @@ def test_a_role_without_a_right_may_look(guarded: Guarded, role: str) -> None:
     guarded.sealed(5)
     seen: Any = inspect_resources(guarded.database.url(user=role))
     assert [mark.token for mark in seen.marks] == [5]
+
+
+def test_the_command_that_grants_is_written_for_a_shell_and_no_part_of_a_name_as_the_whole(
+    guarded: Guarded, role: str
+) -> None:
+    with pytest.raises(RightError, match=f"--resource 'orders 7' --role {role}`"):
+        guard_of(guarded, role, "orders 7").seal(HandmadeLease(5))
+    with pytest.raises(RightError, match=r"--resource 'o+…' --role"):
+        guard_of(guarded, role, "o" * 200).seal(HandmadeLease(5))

@@ -61,6 +61,8 @@ def test_g12_a_role_with_usage_alone_neither_seals_nor_presents_nor_closes(guard
         raise AssertionError("not reached")
     with pytest.raises(RightError, match=refused):
         guard.close(HandmadeLease(5))
+    with pytest.raises(RightError, match=f"--resource 'orders 7' --role '{role}'"):
+        guard_of(guarded, role, "orders 7").seal(HandmadeLease(6))
     calls = [(f"{each}(%s, 'reports')", str(sequencer(FORGED))) for each in ("seal", "raise_marks")]
     calls += [("present(%s, 'reports')", str(sequencer(5))), ("close_marks(%s, 'reports')", claim_of(5))]
     with guarded.database.connect(user=role) as native:

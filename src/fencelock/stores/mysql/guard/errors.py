@@ -5,12 +5,14 @@ COMMIT was sent, also if the connection broke. Never shows a claim or a proof.
 """
 
 import re
+import shlex
 from typing import NamedTuple
 
 import pymysql
 
 from fencelock.errors import (
     FencelockError,
+    ForgedSequencerError,
     GuardError,
     RightError,
     SchemaError,
@@ -34,7 +36,9 @@ _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)
 _NUMBERS = re.compile(r"token (\d+) at mark (\d+) of resource (.*?): ")
 _CEILING = re.compile(r"token (\d+) above ceiling (\d+) of resource (.*)", re.DOTALL)
 _NO_RIGHT = re.compile(r"account (.*?) has no right to resource (.*)", re.DOTALL)
-_OLD_SNAPSHOT, NO_RIGHT = "FL008", "FL014"
+_OLD_SNAPSHOT, _FORGED, NO_RIGHT = "FL008", "FL013", "FL014"
+_MESSAGE_CHARACTERS = 128
+"""The server cuts a longer text, so its end is a part of a name."""
 READ_ONLY = 1792
 """A write in a session that is bound, but in another transaction than the one that presented the lease."""
 RECORD_CHANGED = 1020
@@ -106,7 +110,7 @@ def map_refusal(error: BaseException) -> GuardError | None:
 
 
 def _numbered(code: str, message: str) -> GuardError | None:
-    """Return the error for a refusal whose text names numbers or an account; None for any other."""
+    """Return the error for a refusal whose text names numbers or an account, or has no remedy; None for others."""
     if code == STALE and (found := _NUMBERS.search(message)):
         token, mark, resource = found.groups()
         return StaleTokenError(message, token=int(token), mark=int(mark), resource=resource)
@@ -115,10 +119,16 @@ def _numbered(code: str, message: str) -> GuardError | None:
         return implausible(resource, int(token), int(ceiling))
     if code == NO_RIGHT and (found := _NO_RIGHT.search(message)):
         account, resource = found.groups()
+        if len(message) >= _MESSAGE_CHARACTERS:
+            resource += "…"
         return RightError(
             f"account {account} has no right to resource {resource!r}: it may neither seal nor present nor close it. "
-            f"As the owner of fencelock's routines, run `fencelock grant URL --resource {resource} --role "
-            f"{account.rpartition('@')[0]}`"
+            f"As the owner of fencelock's routines, run `fencelock grant URL --resource "
+            f"{shlex.quote(resource)} --role {shlex.quote(account.rpartition('@')[0])}`"
+        )
+    if code == _FORGED:
+        return ForgedSequencerError(
+            f"{message}. Take the sequencer from the lease. If the source has a new key, run `fencelock keys install`"
         )
     return None
 

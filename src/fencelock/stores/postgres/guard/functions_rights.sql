@@ -58,7 +58,8 @@ BEGIN
     RAISE 'role % has no right to resource %: it may neither seal nor present nor close it', session_user, p_resource
         USING ERRCODE = 'FL014', DETAIL = pg_catalog.json_build_object('resource', p_resource, 'role', session_user),
             HINT = pg_catalog.format(
-                'As the owner of the schema fencelock, run fencelock grant URL --resource %s --role %s', p_resource, session_user);
+                'As the owner of the schema fencelock, run fencelock grant URL --resource %L --role %L', p_resource,
+                session_user);
 END
 $$;
 
