@@ -31,6 +31,7 @@ ROUTINES = (
         "finish",
         "commit",
         "unbind",
+        "draw_mask",
         "open",
         "offer",
         "take_back",
@@ -89,7 +90,7 @@ def test_a_holder_reads_no_proof_and_changes_no_mark(guarded: Guarded, clerk: st
                     run(native, statement)
         for call in ("show_marks(NULL)", "show_triggers(NULL)", "read_marks('7265706F727473', NULL, 'shared')"):
             assert sequencer(5).proof not in str(run(native, f"CALL fencelock_{call}"))
-        run(native, "CALL fencelock_begin('7265706F727473', NULL, 'shared', 5)")
+        run(native, "CALL fencelock_begin('7265706F727473', NULL, 'shared', 5, NULL)")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, UNFENCED_WRITE)
         run(native, "ROLLBACK")

@@ -151,7 +151,7 @@ def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, n
     calls = (
         ("CALL fencelock_seal(%s, 'r')", (bad,)),
         ("CALL fencelock_seal(%s, %s)", (good, name)),
-        ("CALL fencelock_begin(HEX(%s), 'digest', 'alone', 5)", (name or b"\0",)),
+        ("CALL fencelock_begin(HEX(%s), 'digest', 'alone', 5, NULL)", (name or b"\0",)),
         ("CALL fencelock_write_and_commit(HEX('r'), %s, NULL, NULL)", (bad,)),
         ("CALL fencelock_write_and_commit(HEX(%s), %s, NULL, NULL)", (name or b"\0", good)),
     )

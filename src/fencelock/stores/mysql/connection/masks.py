@@ -29,5 +29,30 @@ def mask(key: str, secret: str) -> str:
     return f"{check}{int(secret, 16) ^ int(_hash(key + check), 16):032x}"
 
 
+class SharedMask:
+    """What one process masks with at one guarded database: a ticket, which its statements show, and the ticket's key.
+
+    The server finds the key by the ticket, so any connection may use it. Another session that repeats the text has
+    another number, by which nothing is unmasked.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._drawn: tuple[str, str] | None = None
+
+    def learn(self, ticket: str | None, key: str | None) -> None:
+        """Keep what the server has drawn; nothing if the connection's number is not the server's, behind a proxy."""
+        self._drawn = None if ticket is None or key is None else (ticket, key)
+        self.is_asked = True
+
+    def mask(self, secret: str, number: int | None) -> str:
+        """Return the secret as the server's connection of this number unmasks it; as it is if there is no key."""
+        if self._drawn is None or number is None:
+            return secret
+        ticket, key = self._drawn
+        masked = mask(sha256(f"{key}{number}".encode()).hexdigest(), secret)
+        return secret if masked == secret else ticket + masked
+
+
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -28,9 +28,10 @@ from fencelock.stores.mysql.connection.client import (
     open_connection,
 )
 from fencelock.stores.mysql.connection.errors import error_number
+from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, ending_word, results, results_async
-from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection
+from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection, Trip, text_of
 from fencelock.stores.mysql.guard.errors import (
     RECORD_CHANGED,
     closed_inside,
@@ -248,18 +249,20 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
 class MySQLGuardConnection(MySQLBlockMapping, BlockingGuardConnection[MySQLBlockConnection, MySQLBlockCodec]):
     """Answers the guard's requests over a synchronous connection of its own."""
 
-    def __init__(self, info: MySQLConnectionInfo, idle: IdleConnections[MySQLBlockConnection]) -> None:
-        super().__init__(MySQLBlockCodec(info.database), idle.take, idle.give_back, FORKS.is_ours)
+    def __init__(
+        self, info: MySQLConnectionInfo, shared: SharedMask, idle: IdleConnections[MySQLBlockConnection]
+    ) -> None:
+        super().__init__(MySQLBlockCodec(info.database, shared), idle.take, idle.give_back, FORKS.is_ours)
         self._info = info
         self._separate: MySQLConnection | None = None
 
-    def _exchange(self, trip: str | SeparateConnection) -> list[Rows]:
+    def _exchange(self, trip: Trip) -> list[Rows]:
         if isinstance(trip, SeparateConnection):
             return results(self._open_separate(), trip.text)
         if self._native is None:
             self._native = self._take()
         self._is_begun = True
-        return results(self._native, trip)
+        return results(self._native, text_of(trip, self._native))
 
     def _open_separate(self) -> MySQLConnection:
         """Return the connection for DDL, which commits; after an interruption a new one."""
@@ -294,18 +297,20 @@ class MySQLGuardConnection(MySQLBlockMapping, BlockingGuardConnection[MySQLBlock
 class AsyncMySQLGuardConnection(MySQLBlockMapping, AsyncioGuardConnection[AsyncMySQLBlockConnection, MySQLBlockCodec]):
     """Answers the guard's requests over an asynchronous connection of its own."""
 
-    def __init__(self, info: MySQLConnectionInfo, idle: AsyncIdleConnections[AsyncMySQLBlockConnection]) -> None:
-        super().__init__(MySQLBlockCodec(info.database), idle.take, idle.give_back, FORKS.is_ours)
+    def __init__(
+        self, info: MySQLConnectionInfo, shared: SharedMask, idle: AsyncIdleConnections[AsyncMySQLBlockConnection]
+    ) -> None:
+        super().__init__(MySQLBlockCodec(info.database, shared), idle.take, idle.give_back, FORKS.is_ours)
         self._info = info
         self._separate: AsyncMySQLConnection | None = None
 
-    async def _exchange(self, trip: str | SeparateConnection) -> list[Rows]:
+    async def _exchange(self, trip: Trip) -> list[Rows]:
         if isinstance(trip, SeparateConnection):
             return await results_async(await self._open_separate(), trip.text)
         if self._native is None:
             self._native = await self._take()
         self._is_begun = True
-        return await results_async(self._native, trip)
+        return await results_async(self._native, text_of(trip, self._native))
 
     async def _open_separate(self) -> AsyncMySQLConnection:
         """Return the connection for DDL, which commits; after an interruption a new one."""

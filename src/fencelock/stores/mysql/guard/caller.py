@@ -8,9 +8,10 @@ changed only while a token is presented.
 from typing import Any
 
 from fencelock.errors import FencelockError, GuardError
+from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
-from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
+from fencelock.stores.mysql.guard.codec import MaskedTrip, MySQLCallerCodec, text_of
 from fencelock.stores.mysql.guard.errors import map_block_error, map_request_error
 from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
@@ -51,13 +52,13 @@ class MySQLCallerMapping(CallerConnectionBase):
 class MySQLCallerConnection(MySQLCallerMapping, BlockingCallerConnection):
     """The caller's PyMySQL connection, or a similar one."""
 
-    def __init__(self, native: Any, info: MySQLConnectionInfo) -> None:
+    def __init__(self, native: Any, info: MySQLConnectionInfo, shared: SharedMask) -> None:
         _check_usable(native, CLIENTS, "pymysql.Connection")
-        super().__init__(native, MySQLCallerCodec(info.database))
+        super().__init__(native, MySQLCallerCodec(info.database, shared))
         self._info = info
 
-    def _exchange(self, trip: str) -> list[Rows]:
-        return cursor_results(self.native, trip)
+    def _exchange(self, trip: MaskedTrip) -> list[Rows]:
+        return cursor_results(self.native, text_of(trip, self.native))
 
 
 def cursor_results(connection: Any, statement: str) -> list[Rows]:
@@ -78,15 +79,15 @@ def cursor_results(connection: Any, statement: str) -> list[Rows]:
 class AsyncMySQLCallerConnection(MySQLCallerMapping, AsyncioCallerConnection):
     """The caller's aiomysql connection, or a similar one."""
 
-    def __init__(self, native: Any, info: MySQLConnectionInfo) -> None:
+    def __init__(self, native: Any, info: MySQLConnectionInfo, shared: SharedMask) -> None:
         _check_usable(native, ASYNC_CLIENTS, "aiomysql.Connection")
-        super().__init__(native, MySQLCallerCodec(info.database))
+        super().__init__(native, MySQLCallerCodec(info.database, shared))
         self._info = info
 
-    async def _exchange(self, trip: str) -> list[Rows]:
+    async def _exchange(self, trip: MaskedTrip) -> list[Rows]:
         found: list[Rows] = []
         async with self.native.cursor() as cursor:
-            await cursor.execute(trip)
+            await cursor.execute(text_of(trip, self.native))
             while True:
                 if cursor.description is not None:
                     found.append([row_of(row) for row in await cursor.fetchall()])

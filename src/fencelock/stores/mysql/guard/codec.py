@@ -7,7 +7,7 @@ trips, opening a guarded transaction one, ending it one. Never makes a decision 
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import pymysql
@@ -17,6 +17,7 @@ from fencelock.errors import GuardError, SourceUnavailableError
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.expressions import expand
+from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
@@ -41,14 +42,26 @@ class SeparateConnection(NamedTuple):
     text: str
 
 
-Trips = Generator[str | SeparateConnection, list[Rows], Any]
+MaskedTrip = str | Callable[[int | None], str]
+"""A statement, or what makes it for the connection of a number, for which it masks claims and proofs."""
+Trip = MaskedTrip | SeparateConnection
+Trips = Generator[Trip, list[Rows], Any]
+
+
+def text_of(trip: MaskedTrip, native: Any) -> str:
+    """Return the statement of a round trip over a client library's connection."""
+    if isinstance(trip, str):
+        return trip
+    numbers = (getattr(native, name, None) for name in ("thread_id", "connection_id"))
+    found = next((number() if callable(number) else number for number in numbers if number is not None), None)
+    return trip(found if isinstance(found, int) else None)
 
 
 class Unwritten(NamedTuple):
     """What a commit writes to marks: the resources to raise and the sequencer, those to close and the claim."""
 
     raised: str | None = None
-    sequencer: str | None = None
+    sequencer: Sequencer | None = None
     closed: str | None = None
     claim: str | None = None
 
@@ -56,13 +69,27 @@ class Unwritten(NamedTuple):
 class MySQLGuardCodec(GuardCodecBase):
     """The requests that are the same on every connection."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, shared: SharedMask) -> None:
         self._database = database
         self._here = quoted(database)
+        self._shared = shared
 
     def fill(self, template: str, **values: Value) -> str:
         """Return a statement with its values."""
         return template.format(here=self._here, **literals(values))
+
+    def _draw_mask(self) -> Trips:
+        """Have the server draw a mask, unless it has done so for this process."""
+        if not self._shared.is_asked:
+            answers = yield lambda number: self.fill(SQL.draw_mask, number=number)
+            self._learn(*answers[0][0])
+
+    def _learn(self, ticket: Any, key: Any) -> None:
+        self._shared.learn(_text_or_none(ticket), _text_or_none(key))
+
+    def _offered(self, template: str, request: ask.Open | ask.Present, number: int | None) -> str:
+        proof = self._shared.mask(request.sequencer.proof, number)
+        return self.fill(template, proof=proof, **_offered(request))
 
     def _read_protections(self, request: ask.ReadProtections) -> Trips:
         answers = yield self.fill(SQL.show_triggers, resource=request.resource)
@@ -80,8 +107,8 @@ class MySQLGuardCodec(GuardCodecBase):
 class MySQLBlockCodec(MySQLGuardCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
-    def __init__(self, database: str) -> None:
-        super().__init__(database)
+    def __init__(self, database: str, shared: SharedMask) -> None:
+        super().__init__(database, shared)
         self._is_to_begin = False
         self._unwritten = Unwritten()
         self._protector = Protector(database)
@@ -105,12 +132,25 @@ class MySQLBlockCodec(MySQLGuardCodec):
         if unwritten == Unwritten():
             yield self.fill(SQL.commit)
         else:
-            yield self.fill(SQL.write_and_commit, **unwritten._asdict())
+            yield lambda number: self.fill(SQL.write_and_commit, **self._masked(unwritten, number))
         for statement in protector.afterwards:
             yield SeparateConnection(statement)
 
+    def _masked(self, unwritten: Unwritten, number: int | None) -> dict[str, Value]:
+        sequencer, claim = unwritten.sequencer, unwritten.claim
+        text = None
+        if sequencer is not None:
+            text = str(sequencer).replace(f".{sequencer.proof}.", f".{self._shared.mask(sequencer.proof, number)}.")
+        return {
+            "raised": unwritten.raised,
+            "sequencer": text,
+            "closed": unwritten.closed,
+            "claim": None if claim is None else self._shared.mask(claim, number),
+        }
+
     def _open(self, request: ask.Open) -> Trips:
-        answers = yield self.fill(SQL.open, **_offered(request))
+        yield from self._draw_mask()
+        answers = yield lambda number: self._offered(SQL.open, request, number)
         return _others(answers)
 
     def _finish(self, _: ask.Finish) -> Trips:
@@ -123,20 +163,23 @@ class MySQLBlockCodec(MySQLGuardCodec):
             answers = yield self.fill(SQL.read_marks, resources=resources)
             return marks_in(answers)
         hold = "alone" if request.shared_by is None else "alone unless ours"
-        answers = yield self.fill(SQL.begin, resources=resources, digest=request.shared_by, hold=hold, limit_s=BRIEF_S)
-        self._is_to_begin = False
-        check_schema(answers[0])
+        answers = yield from self._begin_by(resources=resources, digest=request.shared_by, hold=hold)
         return marks_in(answers[1:])
 
     def _begin_now(self) -> Trips:
         """Begin the transaction, if a request comes before any mark is read."""
         if self._is_to_begin:
-            answers = yield self.fill(SQL.begin, resources="", digest=None, hold="shared", limit_s=BRIEF_S)
-            self._is_to_begin = False
-            check_schema(answers[0])
+            yield from self._begin_by(resources="", digest=None, hold="shared")
+
+    def _begin_by(self, **values: Value) -> Generator[Trip, list[Rows], list[Rows]]:
+        answers = yield lambda number: self.fill(SQL.begin, limit_s=BRIEF_S, number=number, **values)
+        self._is_to_begin = False
+        check_schema(answers[0])
+        self._learn(*answers[0][0][1:])
+        return answers
 
     def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
-        self._unwritten = self._unwritten._replace(raised=listed(request.resources), sequencer=str(request.sequencer))
+        self._unwritten = self._unwritten._replace(raised=listed(request.resources), sequencer=request.sequencer)
         yield from ()
 
     def _close_marks(self, request: ask.CloseMarks) -> Trips:
@@ -300,7 +343,8 @@ class MySQLCallerCodec(MySQLGuardCodec):
         return marks_in(found)
 
     def _present(self, request: ask.Present) -> Trips:
-        answers = yield self.fill(SQL.offer, **_offered(request))
+        yield from self._draw_mask()
+        answers = yield lambda number: self._offered(SQL.offer, request, number)
         if [len(row) for rows in answers for row in rows] != [1]:
             raise other_reply_error()
         return _others(answers)
@@ -370,7 +414,6 @@ def _offered(request: ask.Open | ask.Present) -> dict[str, Value]:
         "resources": listed(request.resources),
         "lock": sequencer.lock,
         "token": sequencer.token,
-        "proof": sequencer.proof,
         "source_id": sequencer.source_id,
         "history_id": sequencer.history_id,
         "limit_s": max(1, math.ceil(limit_ms / _MS_PER_S)),

@@ -9,10 +9,11 @@ from typing import Any
 
 from fencelock.errors import GuardError
 from fencelock.protocol.guard_requests import Present, Unpresent
+from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.mysql.guard.caller import MySQLCallerMapping, cursor_results
-from fencelock.stores.mysql.guard.codec import SQL, MySQLCallerCodec
+from fencelock.stores.mysql.guard.codec import SQL, MaskedTrip, MySQLCallerCodec, text_of
 from fencelock.stores.mysql.guard.errors import map_refusal
 from fencelock.stores.sql.guard import BlockingCallerConnection
 
@@ -20,10 +21,11 @@ from fencelock.stores.sql.guard import BlockingCallerConnection
 class MySQLFrameworkConnection(MySQLCallerMapping, BlockingCallerConnection):
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, info: MySQLConnectionInfo) -> None:
-        self._guard_codec = MySQLCallerCodec(info.database)
+    def __init__(self, connection: Any, driver: Any, info: MySQLConnectionInfo, shared: SharedMask) -> None:
+        self._guard_codec = MySQLCallerCodec(info.database, shared)
         super().__init__(connection, self._guard_codec)
         self._info = info
+        self._driver = driver
         self._is_bound = False
 
     def prepare(self) -> None:
@@ -44,8 +46,8 @@ class MySQLFrameworkConnection(MySQLCallerMapping, BlockingCallerConnection):
             self._is_bound = False
         return reply
 
-    def _exchange(self, trip: str) -> list[Rows]:
-        return cursor_results(self.native, trip)
+    def _exchange(self, trip: MaskedTrip) -> list[Rows]:
+        return cursor_results(self.native, text_of(trip, self._driver))
 
     def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Map an error of COMMIT; a connection that broke there leaves the outcome unknown."""

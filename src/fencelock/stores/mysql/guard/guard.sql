@@ -4,7 +4,7 @@
 
 -- name: begin
 -- Begin a brief transaction of the guard's own, and lock its marks.
-CALL {here}.fencelock_begin({resources}, {digest}, {hold}, {limit_s});
+CALL {here}.fencelock_begin({resources}, {digest}, {hold}, {limit_s}, {number});
 
 -- name: commit
 -- Commit the open transaction, if it is still the one that was begun.
@@ -21,6 +21,10 @@ ROLLBACK;
 -- name: unbind
 -- Remove everything of the guard's from the session, after a transaction that was rolled back.
 CALL {here}.fencelock_unbind();
+
+-- name: draw_mask
+-- Draw a mask for claims and proofs.
+CALL {here}.fencelock_draw_mask({number});
 
 -- name: open
 -- Begin the user's transaction, and present the lease in it.

@@ -14,4 +14,4 @@ DROP PROCEDURE IF EXISTS {routine};
 
 -- name: write_schema
 -- Marks the schema as whole: from now on it is used.
-INSERT INTO fencelock_guard (id, schema_number) VALUES (1, {number});
+INSERT INTO fencelock_guard (id, schema_number, mask_secret) VALUES (1, {number}, '{secret}');

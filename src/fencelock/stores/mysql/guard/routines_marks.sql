@@ -44,18 +44,22 @@ BEGIN
 END;
 
 -- name: fencelock_begin
--- Begin a brief transaction of the guard's own; the results are the number of the schema, and the marks.
+-- Begin a brief transaction of the guard's own; the results are the number of the schema, with a mask
+-- as fencelock_draw_mask draws it, and the marks.
 CREATE PROCEDURE fencelock_begin(
-    p_resources LONGTEXT CHARACTER SET ascii, p_digest VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED)
+    p_resources LONGTEXT CHARACTER SET ascii, p_digest VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED,
+    p_number BIGINT)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    DECLARE v_ticket VARBINARY(32) DEFAULT IF(
+        CONNECTION_ID() = p_number, LEFT(SHA2(CONCAT_WS('.', UUID(), CONNECTION_ID(), SYSDATE(6)), 256), 32), NULL);
     -- An earlier block on this connection, or the server's default, may have switched it off.
     /*M!100201 SET SESSION check_constraint_checks = 1; */
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION READ WRITE;
     SET @fencelock_presented = ',';
     CALL fencelock_bind(p_limit_s);
-    SELECT schema_number FROM fencelock_guard WHERE id = 1;
+    SELECT schema_number, v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256) FROM fencelock_guard WHERE id = 1;
     CALL fencelock_read_marks(p_resources, p_digest, p_hold);
 END;
 
@@ -63,13 +67,13 @@ END;
 -- Split a sequencer: fl2.<key-id>.<source-id>.<history-id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>. The
 -- error does not show it, since it contains the proof.
 CREATE PROCEDURE fencelock_parse(
-    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_proof VARBINARY(64),
+    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_proof VARBINARY(96),
     OUT p_source_id VARBINARY(64), OUT p_history_id VARBINARY(64))
-NO SQL SQL SECURITY DEFINER
+READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
-    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
-        '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
+    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 + 64 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
+        '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}([0-9a-f]{64})?[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
         OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1) AS UNSIGNED) > 9223372036854775807
         OR LENGTH(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)) % 4 = 1
         OR (p_sequencer LIKE 'fl2.0.%') <> (p_sequencer LIKE '%.') THEN
@@ -80,6 +84,7 @@ BEGIN
     SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 4), '.', -1);
     SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
     SET p_proof = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 7), '.', -1);
+    CALL fencelock_unmask(p_proof);
     SET encoded = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1);
     SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, (LENGTH(encoded) + 3) DIV 4 * 4, '='), '-', '+'), '_', '/'));
 END;
@@ -190,13 +195,15 @@ END;
 -- name: fencelock_close_marks
 -- Close the marks that belong to the lease with this claim, which its holder alone has. It runs with its caller's rights, as
 -- fencelock_raise_marks does.
-CREATE PROCEDURE fencelock_close_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+CREATE PROCEDURE fencelock_close_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(96))
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(ONE_WAY(p_claim));
+    DECLARE v_digest VARBINARY(64);
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE wanted VARBINARY(512);
     DECLARE known INT;
+    CALL fencelock_unmask(p_claim);
+    SET v_digest = ONE_WAY(ONE_WAY(p_claim));
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
@@ -211,7 +218,7 @@ END;
 -- fencelock_raise_marks, which decides again.
 CREATE PROCEDURE fencelock_write_and_commit(
     p_raised LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4,
-    p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+    p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(96))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -255,7 +262,8 @@ BEGIN
         CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
     END IF;
     CALL fencelock_check_snapshots(HEX(p_resource));
-    SET @fencelock_presented = CONCAT(@fencelock_presented, HEX(p_resource), '.', v_token, '.', v_proof, ',');
+    SET v_is_ours = LENGTH(
+        @fencelock_presented := CONCAT(@fencelock_presented, HEX(p_resource), '.', v_token, '.', v_proof, ','));
 END;
 
 -- name: fencelock_seal

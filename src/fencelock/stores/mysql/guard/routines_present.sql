@@ -61,6 +61,38 @@ BEGIN
     SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
 END;
 
+-- name: fencelock_draw_mask
+-- Draw a mask: a ticket, by which the server finds the key, and the key. The server shows the text of each statement to
+-- other sessions of the account, and in a routine with the values of its variables: so a key is in a result only, and what
+-- it masks is good for the session of one number. NULL if the client's number is another one, as behind a proxy.
+CREATE PROCEDURE fencelock_draw_mask(p_number BIGINT)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_ticket VARBINARY(32) DEFAULT IF(
+        CONNECTION_ID() = p_number, LEFT(SHA2(CONCAT_WS('.', UUID(), CONNECTION_ID(), SYSDATE(6)), 256), 32), NULL);
+    SELECT v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256) FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+END;
+
+-- name: fencelock_unmask
+-- Replace a masked claim or proof by the claim or the proof; leave one that is not masked. Afterwards it may be used in SET
+-- and IF only: other statements, and the parameters of CALL, are shown to other sessions.
+CREATE PROCEDURE fencelock_unmask(INOUT p_secret VARBINARY(96))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_secret, v_key, v_masked, v_revealed VARBINARY(64);
+    IF LENGTH(p_secret) = 96 THEN
+        SELECT mask_secret INTO v_secret FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+        SET v_key = SHA2(CONCAT(SHA2(CONCAT(v_secret, LEFT(p_secret, 32)), 256), CONNECTION_ID()), 256),
+            v_masked = SUBSTRING(p_secret, 33);
+        SET v_revealed = REVEAL(v_masked, v_key);
+        IF IS_UNREADABLE(v_masked, v_revealed, v_key) THEN
+            SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
+                'FL011 the proof is masked for another session of the server, or by another database: connect again';
+        END IF;
+        SET p_secret = v_revealed;
+    END IF;
+END;
+
 -- name: fencelock_check_right
 -- Refuse a session whose account may not seal, present or close the resource. The account is the one that logged in. Call
 -- it after the mark is locked: a session that waited for the lock is refused if its right was taken meanwhile.
@@ -226,17 +258,19 @@ END;
 -- session's settings, since it sets them each time. (MariaDB's limits apply to transactions only; `fencelock_finish`
 -- lifts the other one.)
 CREATE PROCEDURE fencelock_open(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(64),
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(96),
     p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(p_proof);
+    DECLARE v_digest VARBINARY(64);
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii;
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
     DECLARE v_is_ours BOOLEAN;
     START TRANSACTION READ WRITE;
     SAVEPOINT fencelock_presented;
+    CALL fencelock_unmask(p_proof);
+    SET v_digest = ONE_WAY(p_proof);
     SET SESSION TRANSACTION READ ONLY;
     SET @fencelock_presented = ','
         /*M!100300
@@ -256,7 +290,8 @@ BEGIN
             LOCK IN SHARE MODE);
         CALL fencelock_check_right(UNHEX(wanted));
         IF v_is_ours THEN
-            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ',');
+            SET v_is_ours = LENGTH(
+                @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
         ELSE
             SET others = CONCAT_WS(',', others, wanted);
         END IF;
@@ -286,16 +321,18 @@ END;
 -- Admit the writes of the caller's own transaction to each resource whose open mark is exactly this lease's, if its
 -- snapshot is not older than the marks; the result is the other resources. The marks stay locked, shared, until it ends.
 CREATE PROCEDURE fencelock_offer(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(64),
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_proof VARBINARY(96),
     p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE v_digest VARBINARY(64) DEFAULT ONE_WAY(p_proof);
+    DECLARE v_digest VARBINARY(64);
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
     DECLARE v_is_ours BOOLEAN;
     CALL fencelock_join(p_limit_s);
+    CALL fencelock_unmask(p_proof);
+    SET v_digest = ONE_WAY(p_proof);
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
         SET v_is_ours = EXISTS (
@@ -306,7 +343,8 @@ BEGIN
             LOCK IN SHARE MODE);
         CALL fencelock_check_right(UNHEX(wanted));
         IF v_is_ours THEN
-            SET @fencelock_presented = CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ',');
+            SET v_is_ours = LENGTH(
+                @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;

@@ -4,10 +4,11 @@
 -- makes two of them equal. Only the operator needs rights on the tables: all others use the routines.
 
 -- name: create_guard
--- The number of this schema; any other number is refused.
+-- The number of this schema; any other number is refused. And a secret, from which masks are drawn.
 CREATE TABLE IF NOT EXISTS fencelock_guard (
     id            INT PRIMARY KEY CHECK (id = 1),
-    schema_number INT NOT NULL
+    schema_number INT NOT NULL,
+    mask_secret   VARBINARY(64) NOT NULL
 ) ENGINE = InnoDB;
 
 -- name: create_guard_audit

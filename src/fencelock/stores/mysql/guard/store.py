@@ -24,6 +24,7 @@ from fencelock.stores.mysql.connection.client import (
 )
 from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.install import check_tables
+from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
 from fencelock.stores.mysql.guard.block import (
@@ -74,6 +75,7 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
 
     def __init__(self, url: str) -> None:
         info = self.info = parse_url(url)
+        self._mask = SharedMask()
         super().__init__(
             info.url,
             IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close),
@@ -82,23 +84,23 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
 
     def connect(self) -> MySQLGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return MySQLGuardConnection(self.info, self._idle)
+        return MySQLGuardConnection(self.info, self._mask, self._idle)
 
     def connect_async(self) -> AsyncMySQLGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncMySQLGuardConnection(self.info, self._async_idle)
+        return AsyncMySQLGuardConnection(self.info, self._mask, self._async_idle)
 
     def caller_connection(self, native: Any) -> MySQLCallerConnection:
         """Use the caller's connection, which is inside a transaction; GuardError if it is not."""
-        return MySQLCallerConnection(native, self.info)
+        return MySQLCallerConnection(native, self.info, self._mask)
 
     def async_caller_connection(self, native: Any) -> AsyncMySQLCallerConnection:
         """Use the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
-        return AsyncMySQLCallerConnection(native, self.info)
+        return AsyncMySQLCallerConnection(native, self.info, self._mask)
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> MySQLFrameworkConnection:
         """Use a framework's connection, with any driver."""
-        return MySQLFrameworkConnection(connection, self.info)
+        return MySQLFrameworkConnection(connection, driver, self.info, self._mask)
 
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
@@ -161,4 +163,4 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
         for name in file:
             results(native, INSTALL.drop_routine.format(routine=name))
             results(native, expand(file[name]))
-    results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER))
+    results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER, secret=draw_mask_secret()))
