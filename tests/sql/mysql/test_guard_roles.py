@@ -122,7 +122,7 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
     try:
         codes = findings(guarded, user=name)
         assert "by DROP" in codes["powerful-role"].message
-        assert "claims and marks" in codes["open-marks"].message
+        assert "where marks are" in codes["open-marks"].message
     finally:
         guarded.database.rows(f"DROP USER {name}")
 

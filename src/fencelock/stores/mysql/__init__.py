@@ -14,6 +14,10 @@ transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` j
 `guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql` refuse every row without it.
 `guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the refusals.
 
+Claims and proofs are masked in statements: `connection/masks.py`, and the `REVEAL` of `connection/expressions.py`,
+which also has what the routines share. Rights are checked by `guard/routines_present.sql`, signatures and the ceiling
+by `guard/routines_marks.sql`.
+
 The SQL, by file:
 - `source/schema.sql`, `routines_lease.sql`, `routines_history.sql`: installed, in this order; `source/source.sql`: the
   statements that a client sends.

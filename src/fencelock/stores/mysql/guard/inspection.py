@@ -140,7 +140,7 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
         )
         yield Finding("powerful-role", message, remedy)
     for account, rights, table in ask(SQL.readers):
-        message = f"{account} has {rights} on {table}, where claims and marks are"
+        message = f"{account} has {rights} on {table}, where marks are"
         yield Finding("open-marks", message, "grant rights on single tables, not on the database: REVOKE these")
 
 

@@ -97,12 +97,6 @@ def _surroundings(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
             f"acknowledged",
             "let all processes name the same single node, and raise the epoch after each failover",
         )
-    if settings.get("general_log") in _ON:
-        yield Finding(
-            "claims-logged",
-            f"{url} writes every statement into its general log, including claims, which prove leases",
-            "switch general_log off, or protect the log from readers",
-        )
 
 
 def _may_change(grants: list[str], database: str) -> bool:

@@ -58,8 +58,7 @@ FROM fencelock_source_key AS k ORDER BY k.not_before_s, k.key_id;
 -- name: settings
 -- Settings that break the source's guarantees; a server shows those that it has.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN (
-    'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'read_only', 'wsrep_on',
-    'general_log');
+    'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'read_only', 'wsrep_on');
 
 -- name: clock
 -- Whether SYSDATE() returns the time of the moment, and not that of the statement's beginning (H1).
