@@ -24,6 +24,7 @@ from tests.sql.dialect import install, run
 from tests.sql.guarded import Guarded, Step, write
 from tests.sql.mysql.dialect import code_of
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 SHOWN = "SELECT info FROM information_schema.processlist WHERE id <> connection_id()"
@@ -88,8 +89,7 @@ def test_g12_a_statement_that_waits_at_the_source_shows_no_secret(guarded: Guard
             guarded.wait_for_anybody()
         run(holding, "COMMIT")
         waiting.end()
-        for _ in range(20):
-            client.ask(asked)
+        wait_until(lambda: client.ask(asked) is not None and any("fencelock_" in text for text in seen))
     show_nothing(seen, claim)
     client.close()
 
