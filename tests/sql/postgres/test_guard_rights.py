@@ -210,6 +210,21 @@ def test_ending_sessions_spares_others(guarded: Guarded, make_role: MakeRole) ->
             ended.execute("SELECT 1")
 
 
+def test_g12_a_forger_that_is_a_member_of_the_role_is_ended_with_its_seal(
+    guarded: Guarded, make_role: MakeRole
+) -> None:
+    """Its uncommitted seal keeps the mark locked, and could be committed after the cure."""
+    group = make_role()
+    guarded.guard().grant(group)
+    with guarded.database.connect(user=make_role(make_role(group))) as forger:
+        forger.execute("BEGIN")
+        forger.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(FORGED)),))
+        assert guarded.guard().unpoison(group, source=HandmadeSource(0), reason="a forger").sessions == 1
+        with pytest.raises(psycopg.OperationalError):
+            forger.execute("COMMIT")
+    assert guarded.guard().mark().token == 0
+
+
 # --- the ceiling ----------------------------------------------------------------------------------
 def ceiling_of(guarded: Guarded, mark: int = 0) -> int:
     return token_ceiling(guarded.database.value("SELECT extract(epoch FROM clock_timestamp())::float8"), mark)

@@ -121,15 +121,23 @@ WHERE $1::text IS NULL OR resource = $1::text OR (
 ORDER BY 1, 2;
 
 -- name: end_sessions
--- Tell every other session of a role in this database to end. (In the WHERE clause, the function would run before the
--- conditions, for all sessions.)
+-- Tell every other session of a role in this database to end, and those of its members, who have its rights: but not the
+-- operator's own, nor a superuser's, who needs none. (In the WHERE clause, the function would run before the conditions,
+-- for all sessions.)
+WITH RECURSIVE meant AS (
+    SELECT oid FROM pg_catalog.pg_roles WHERE rolname = $1::text
+    UNION
+    SELECT held.member FROM pg_catalog.pg_auth_members AS held JOIN meant ON meant.oid = held.roleid
+    JOIN pg_catalog.pg_roles AS member ON member.oid = held.member
+    WHERE NOT member.rolsuper AND member.rolname <> session_user
+)
 SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
-WHERE datname = pg_catalog.current_database() AND usename = $1::text AND pid <> pg_catalog.pg_backend_pid();
+WHERE datname = pg_catalog.current_database() AND usesysid IN (SELECT oid FROM meant) AND pid <> pg_catalog.pg_backend_pid();
 
 -- name: count_sessions
--- How many of these sessions of a role have not ended, a moment later.
+-- How many of these sessions have not ended, a moment later.
 SELECT pg_catalog.count(*) FROM pg_catalog.pg_sleep(0.02), pg_catalog.pg_stat_activity
-WHERE usename = $1::text AND pid = ANY ($2::integer[]);
+WHERE pid = ANY ($1::integer[]);
 
 -- name: forget_keys
 -- Forget the keys, before others are written.

@@ -56,7 +56,7 @@ class PostgresRightsCodec(GuardCodecBase):
         answers = yield (Statement(SQL.end_sessions, (request.role,)),)
         numbers = [str(number) for number, _ in answers[-1].rows]
         for _ in range(MAX_LOOKS if numbers else 0):
-            answers = yield (Statement(SQL.count_sessions, (request.role, numbers)),)
+            answers = yield (Statement(SQL.count_sessions, (numbers,)),)
             if answers[-1].rows == [(0,)]:
                 return len(numbers)
         if numbers:
