@@ -10,20 +10,20 @@ waiter when to poll. Errors become FencelockError in `connection/errors.py`.
 
 A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/block.py` begins and ends the
 transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or SQLAlchemy.
-`guard/codec.py` encodes each request as one statement of literals; `fencelock_open` and `fencelock_offer` in
-`guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql` refuse every row without it.
-`guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the refusals.
+`guard/codec.py` and `guard/rights.py` encode each request as one statement of literals; `fencelock_open` and
+`fencelock_offer` in `guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql` refuse
+every row without it. `guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the refusals.
 
 Claims and proofs are masked in statements: `connection/masks.py`, and the `REVEAL` of `connection/expressions.py`,
-which also has what the routines share. Rights are checked by `guard/routines_present.sql`, signatures and the ceiling
-by `guard/routines_marks.sql`.
+which also has what the routines share. Rights, signatures and the ceiling are checked by
+`guard/routines_checks.sql`.
 
 The SQL, by file:
-- `source/schema.sql`, `routines_lease.sql`, `routines_history.sql`: installed, in this order; `source/source.sql`: the
-  statements that a client sends.
-- `guard/schema.sql`, `routines_present.sql`, `routines_effects.sql`, `routines_marks.sql`: installed, in this order,
-  with `guard/install.sql`; `guard/guard.sql`: the statements that a client sends; `guard/inspection.sql`: those of
-  `fencelock doctor`.
+- `source/schema.sql`, `routines_queue.sql`, `routines_lease.sql`, `routines_history.sql`: installed, in this order;
+  `source/source.sql`: the statements that a client sends.
+- `guard/schema.sql`, `routines_checks.sql`, `routines_present.sql`, `routines_effects.sql`, `routines_marks.sql`:
+  installed, in this order, with `guard/install.sql`; `guard/guard.sql`: the statements that a client sends;
+  `guard/inspection.sql`: those of `fencelock doctor`.
 
 To read first: `source/store.py`, `guard/block.py`, `source/routines_lease.sql`.
 """

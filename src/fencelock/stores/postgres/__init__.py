@@ -16,9 +16,9 @@ the refusals.
 The SQL, by file:
 - `source/schema.sql`, `functions_queue.sql`, `functions_lease.sql`, `functions_history.sql`: installed, in this order;
   `source/source.sql`: the statements that a client sends.
-- `guard/schema.sql`, `functions_rights.sql`, `functions_present.sql`, `functions_marks.sql`, `protection.sql`:
-  installed, in this order; `guard/guard.sql`: the statements that a client sends; `guard/inspection.sql`: those of
-  `fencelock doctor`.
+- `guard/schema.sql`, `functions_rights.sql`, `functions_present.sql`, `functions_effects.sql`, `functions_marks.sql`,
+  `protection.sql`: installed, in this order; `guard/guard.sql`: the statements that a client sends;
+  `guard/inspection.sql`: those of `fencelock doctor`.
 - `connection/common.sql`: functions that both parts call; `connection/install.sql`: what surrounds an installation.
 
 To read first: `source/store.py`, `guard/block.py`, `source/functions_lease.sql`.

@@ -13,26 +13,18 @@ from typing import Any, ClassVar, NamedTuple
 import pymysql
 from pymysql.constants import CR
 
-from fencelock.errors import GuardError, SourceUnavailableError
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
+from fencelock.stores.mysql.guard.rights import MySQLRightsCodec
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
-from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
 BRIEF_S = 5
 """The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
-MAX_LOOKS = 500
-"""How often to look whether sessions that were told to end have ended, each time after 20 ms."""
-LOOKS_WITHOUT = 25
-"""How many looks in a row find no session, until there is none. One that waits inside a seal is not seen, and needs not
-be: it is refused by its right, which is checked after the wait.
-"""
 _MS_PER_S = 1000
 
 
@@ -104,7 +96,7 @@ class MySQLGuardCodec(GuardCodecBase):
     }
 
 
-class MySQLBlockCodec(MySQLGuardCodec):
+class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self, database: str, shared: SharedMask) -> None:
@@ -223,60 +215,6 @@ class MySQLBlockCodec(MySQLGuardCodec):
     def _write_effect(self, request: ask.WriteEffect) -> Trips:
         yield self.fill(SQL.write_effect, resource=request.resource, **request.effect._asdict())
 
-    # --- rights and signatures ---
-    def _grant_right(self, request: ask.GrantRight) -> Trips:
-        yield from self._begin_now()
-        yield self.fill(SQL.grant_right, **request.right._asdict())
-        yield self.fill(SQL.write_audit, **request.entry._asdict())
-
-    def _revoke_rights(self, request: ask.RevokeRights) -> Trips:
-        yield from self._begin_now()
-        answers = yield self.fill(SQL.find_rights, role=request.role)
-        held = [decode_text(resource) for (resource,) in answers[0]]
-        taken = tuple(ask.Right(name, request.role) for name in held if _is_revoked(name, request.resources))
-        for right in taken:
-            yield self.fill(SQL.revoke_right, **right._asdict())
-        for entry in request.entries:
-            yield self.fill(SQL.write_audit, **entry._asdict())
-        return taken
-
-    def _end_sessions(self, request: ask.EndSessions) -> Trips:
-        if not (yield SQL.may_see_sessions)[0][0][0]:
-            raise GuardError(
-                f"this account may not see the sessions of {request.role}, and so not end them: use one with the "
-                f"rights PROCESS and CONNECTION ADMIN"
-            )
-        look = self.fill(expand(SQL.find_sessions), role=request.role)
-        told: set[int] = set()
-        looks_without = 0
-        for _ in range(MAX_LOOKS):
-            found = {number for (number,) in (yield look)[0]}
-            for number in found - told:
-                yield self.fill(SQL.end_session, number=number)
-            told |= found
-            # MariaDB shows a session inside a routine as one of the routine's owner: look until none comes out.
-            looks_without = 0 if found else looks_without + 1
-            if looks_without == LOOKS_WITHOUT:
-                return len(told)
-            yield SQL.pause
-        raise SourceUnavailableError(f"account {request.role} still has sessions, which were told to end: try again")
-
-    def _write_keys(self, request: ask.WriteKeys) -> Trips:
-        yield from self._begin_now()
-        yield self.fill(SQL.forget_keys)
-        for key in request.keys:
-            inner, outer = hmac_pads(key.secret)
-            values = {"key_id": key.key_id, "inner_pad": inner, "outer_pad": outer, "retired_s": key.retired_s}
-            yield self.fill(SQL.write_key, **values)
-        yield self.fill(SQL.write_audit, **request.entry._asdict())
-
-    def _require_signatures(self, request: ask.RequireSignatures) -> Trips:
-        yield from self._begin_now()
-        for resource in sorted(request.resources):
-            yield self.fill(SQL.require_signature, resource=resource, is_required=request.is_required)
-        for entry in request.entries:
-            yield self.fill(SQL.write_audit, **entry._asdict())
-
     # --- protection: its DDL runs on a separate connection, while the open transaction keeps the mark locked ---
     def _protect(self, request: ask.Protect) -> Trips:
         yield self.fill(SQL.make_mark, resource=request.resource, lock=request.lock)
@@ -303,6 +241,7 @@ class MySQLBlockCodec(MySQLGuardCodec):
 
     ENCODERS: ClassVar = {
         **MySQLGuardCodec.ENCODERS,
+        **MySQLRightsCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -314,11 +253,6 @@ class MySQLBlockCodec(MySQLGuardCodec):
         ask.WriteAudit: _write_audit,
         ask.ReadEffect: _read_effect,
         ask.WriteEffect: _write_effect,
-        ask.GrantRight: _grant_right,
-        ask.RevokeRights: _revoke_rights,
-        ask.EndSessions: _end_sessions,
-        ask.WriteKeys: _write_keys,
-        ask.RequireSignatures: _require_signatures,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
@@ -362,14 +296,6 @@ class MySQLCallerCodec(MySQLGuardCodec):
         ask.Present: _present,
         ask.Unpresent: _unpresent,
     }
-
-
-def _is_revoked(right: str, resources: Iterable[str]) -> bool:
-    """Return whether a right covers one of these resources; one that ends in `*` stands for the right of that name."""
-    return any(
-        right == resource or (right.endswith("*") and not resource.endswith("*") and resource.startswith(right[:-1]))
-        for resource in resources
-    )
 
 
 def _separately(operations: Generator[str, list[Rows], Any]) -> Trips:

@@ -46,7 +46,7 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("present", "effects", "marks"))
+ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("checks", "present", "effects", "marks"))
 """In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30

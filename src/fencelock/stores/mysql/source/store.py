@@ -51,7 +51,7 @@ from fencelock.stores.statements import statements
 from fencelock.stores.wakeup import EventWakeup
 
 SCHEMA = statements(__package__, "schema.sql")
-ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("lease", "history"))
+ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("queue", "lease", "history"))
 """In the order in which they are installed."""
 MAX_DEADLOCKS = 10
 """How often to repeat a request that the server rolled back to end a deadlock."""

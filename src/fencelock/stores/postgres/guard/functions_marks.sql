@@ -1,4 +1,4 @@
--- The guard's functions, third file: reading and writing marks, sealing and presenting from any language, and what
+-- The guard's functions, last file: reading and writing marks, sealing and presenting from any language, and what
 -- operators do.
 
 -- name: create_is_of

@@ -31,7 +31,9 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-FUNCTIONS = tuple(statements(__package__, f"functions_{name}.sql") for name in ("rights", "present", "marks"))
+FUNCTIONS = tuple(
+    statements(__package__, f"functions_{name}.sql") for name in ("rights", "present", "effects", "marks")
+)
 """In the order in which they are installed."""
 PROTECTION = statements(__package__, "protection.sql")
 PART = "guard"

@@ -1,0 +1,184 @@
+-- The guard's routines, first file: what refuses a lease, a role, a signature or a token, and the masks under which
+-- secrets travel in statements that other sessions of the account may see.
+
+-- name: fencelock_refuse
+-- Raise the reason why a lease is not admitted to a resource with another mark. Never returns.
+CREATE PROCEDURE fencelock_refuse(
+    p_resource VARBINARY(512), p_lock VARBINARY(512), p_token BIGINT, p_digest VARBINARY(64), p_source_id VARBINARY(64),
+    p_history_id VARBINARY(64))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE m_lock VARBINARY(512);
+    DECLARE m_token BIGINT;
+    DECLARE m_source_id, m_history_id, m_digest VARBINARY(64);
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    SELECT lock_name, token, source_id, history_id, digest INTO m_lock, m_token, m_source_id, m_history_id, m_digest
+    FROM fencelock_mark WHERE resource = p_resource LOCK IN SHARE MODE;
+    SET message = CONCAT('token ', p_token, ' at mark ', COALESCE(m_token, 0), ' of resource ',
+        LEFT(CONVERT(p_resource USING utf8mb4), 30), ': ');
+    IF m_lock <> p_lock THEN
+        SET message = LEFT(CONCAT('FL004 ', message, 'it is bound to another lock: see fencelock rebind'), 128);
+        SIGNAL SQLSTATE 'FL004' SET MESSAGE_TEXT = message;
+    ELSEIF m_source_id <> p_source_id THEN
+        SET message = LEFT(CONCAT('FL004 ', message, 'it is bound to another source: see fencelock rebind'), 128);
+        SIGNAL SQLSTATE 'FL004' SET MESSAGE_TEXT = message;
+    ELSEIF m_token IS NULL OR m_token < p_token THEN
+        SET message = LEFT(CONCAT('FL005 ', message, 'this token has not sealed it, or its seal was lost'), 128);
+        SIGNAL SQLSTATE 'FL005' SET MESSAGE_TEXT = message;
+    ELSEIF m_token > p_token THEN
+        SET message = LEFT(CONCAT('FL002 ', message, 'a newer holder has sealed it. Stop'), 128);
+        SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
+    ELSEIF m_digest IS NULL THEN
+        SET message = LEFT(CONCAT('FL002 ', message, 'an operator has raised it. Stop'), 128);
+        SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
+    ELSEIF m_digest <> p_digest OR m_history_id <> p_history_id THEN
+        SET message = LEFT(CONCAT('FL003 ', message, 'another lease has sealed it with this token'), 128);
+        SIGNAL SQLSTATE 'FL003' SET MESSAGE_TEXT = message;
+    END IF;
+    SET message = LEFT(CONCAT('FL002 ', message, 'its own holder closed it'), 128);
+    SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
+END;
+
+-- name: fencelock_draw_mask
+-- Draw a mask: a ticket, by which the server finds the key, and the key. The server shows the text of each statement to
+-- other sessions of the account, and in a routine with the values of its variables: so a key is in a result only, and what
+-- it masks is good for the session of one number. NULL if the client's number is another one, as behind a proxy.
+CREATE PROCEDURE fencelock_draw_mask(p_number BIGINT)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_ticket VARBINARY(32) DEFAULT IF(
+        CONNECTION_ID() = p_number, LEFT(SHA2(CONCAT_WS('.', UUID(), CONNECTION_ID(), SYSDATE(6)), 256), 32), NULL);
+    SELECT v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256) FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+END;
+
+-- name: fencelock_unmask
+-- Replace a masked claim or proof by the claim or the proof; leave one that is not masked. Afterwards it may be used in SET
+-- and IF only: other statements, and the parameters of CALL, are shown to other sessions.
+CREATE PROCEDURE fencelock_unmask(INOUT p_secret VARBINARY(96))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_secret, v_key, v_masked, v_revealed VARBINARY(64);
+    IF LENGTH(p_secret) = 96 THEN
+        SELECT mask_secret INTO v_secret FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+        SET v_key = SHA2(CONCAT(SHA2(CONCAT(v_secret, LEFT(p_secret, 32)), 256), CONNECTION_ID()), 256),
+            v_masked = SUBSTRING(p_secret, 33);
+        SET v_revealed = REVEAL(v_masked, v_key);
+        IF IS_UNREADABLE(v_masked, v_revealed, v_key) THEN
+            SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
+                'FL011 the proof is masked for another session of the server, or by another database: connect again';
+        END IF;
+        SET p_secret = v_revealed;
+    END IF;
+END;
+
+-- name: fencelock_check_right
+-- Refuse a session whose account may not seal, present or close the resource. The account is the one that logged in. Call
+-- it after the mark is locked: a session that waited for the lock is refused if its right was taken meanwhile.
+CREATE PROCEDURE fencelock_check_right(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_host VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', -1);
+    DECLARE v_name VARCHAR(288) CHARACTER SET utf8mb4 DEFAULT LEFT(USER(), CHAR_LENGTH(USER()) - CHAR_LENGTH(v_host) - 1);
+    DECLARE v_rights INT DEFAULT 0;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    IF NOT IS_ACCOUNT(CURRENT_USER(), v_name, v_host) THEN
+        SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+        WHERE held.resource = p_resource AND IS_ACCOUNT(held.account, v_name, v_host);
+        IF v_rights = 0 THEN
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            WHERE RIGHT(held.resource, 1) = '*' AND IS_ACCOUNT(held.account, v_name, v_host)
+                AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1);
+        END IF;
+        IF v_rights = 0 THEN
+            SET message = LEFT(CONCAT('FL014 account ', LEFT(USER(), 50), ' has no right to resource ',
+                CONVERT(p_resource USING utf8mb4)), 128);
+            SIGNAL SQLSTATE 'FL014' SET MESSAGE_TEXT = message;
+        END IF;
+    END IF;
+END;
+
+-- name: fencelock_parse
+-- Split a sequencer: fl2.<key-id>.<source-id>.<history-id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>. The
+-- error does not show it, since it contains the proof.
+CREATE PROCEDURE fencelock_parse(
+    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_proof VARBINARY(96),
+    OUT p_source_id VARBINARY(64), OUT p_history_id VARBINARY(64))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
+    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 + 64 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
+        '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}([0-9a-f]{64})?[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
+        OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1) AS UNSIGNED) > 9223372036854775807
+        OR LENGTH(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)) % 4 = 1
+        OR (p_sequencer LIKE 'fl2.0.%') <> (p_sequencer LIKE '%.') THEN
+        SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
+            'FL011 not a sequencer: fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>';
+    END IF;
+    SET p_source_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 3), '.', -1);
+    SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 4), '.', -1);
+    SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
+    SET p_proof = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 7), '.', -1);
+    CALL fencelock_unmask(p_proof);
+    SET encoded = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1);
+    SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, (LENGTH(encoded) + 3) DIV 4 * 4, '='), '-', '+'), '_', '/'));
+END;
+
+-- name: fencelock_check_signature
+-- Refuse a sequencer that is not signed with a key of this guard, if the mark requires that. The key is read each time: one
+-- that was retired a moment ago, perhaps while this session was open, signs nothing.
+CREATE PROCEDURE fencelock_check_signature(p_resource VARBINARY(512), p_sequencer LONGTEXT CHARACTER SET utf8mb4)
+READS SQL DATA SQL SECURITY DEFINER
+checking: BEGIN
+    DECLARE v_lock VARBINARY(512);
+    DECLARE v_token BIGINT;
+    DECLARE v_proof, v_source_id, v_history_id, v_key_id, v_found VARBINARY(64);
+    DECLARE v_inner_pad, v_outer_pad BINARY(64);
+    DECLARE v_retired_s BIGINT;
+    DECLARE v_is_required BOOLEAN DEFAULT FALSE;
+    DECLARE message, reason VARCHAR(1024) CHARACTER SET utf8mb4;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT requires_signature INTO v_is_required FROM fencelock_mark WHERE resource = p_resource;
+    IF NOT v_is_required THEN
+        LEAVE checking;
+    END IF;
+    CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
+    SET v_key_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
+    SELECT key_id, inner_pad, outer_pad, retired_s INTO v_found, v_inner_pad, v_outer_pad, v_retired_s
+    FROM fencelock_guard_key WHERE key_id = v_key_id;
+    IF v_key_id = '0' THEN
+        SET reason = 'it has none';
+    ELSEIF v_found IS NULL THEN
+        SET reason = CONCAT('this guard does not know its key ', v_key_id);
+    ELSEIF v_retired_s <= UNIX_TIMESTAMP(SYSDATE()) THEN
+        SET reason = CONCAT('its key ', v_key_id, ' is retired');
+    ELSEIF BINARY SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id, v_history_id, 'x',
+            v_token, v_proof, SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)))
+        <> BINARY SUBSTRING_INDEX(p_sequencer, '.', -1) THEN
+        SET reason = CONCAT('it is not the one that key ', v_key_id, ' gives');
+    END IF;
+    IF reason IS NOT NULL THEN
+        SET message = LEFT(CONCAT('FL013 token ', v_token, ' needs a signature at resource ',
+            LEFT(CONVERT(p_resource USING utf8mb4), 30), ', and ', reason), 128);
+        SIGNAL SQLSTATE 'FL013' SET MESSAGE_TEXT = message;
+    END IF;
+END;
+
+-- name: fencelock_check_plausible
+-- Refuse a token that no source can have issued by now: a guard against accidents, such as a timestamp in nanoseconds. A
+-- history that an operator begins starts above 2**30 tokens for each second since 2026; 2**50 more are allowed, and 2**50
+-- above the mark whatever the clock says.
+CREATE PROCEDURE fencelock_check_plausible(p_resource VARBINARY(512), p_token BIGINT)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_mark BIGINT DEFAULT 0;
+    DECLARE v_ceiling BIGINT;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    SELECT COALESCE(MAX(token), 0) INTO v_mark FROM fencelock_mark WHERE resource = p_resource;
+    SET v_ceiling = LEAST(TIMESTAMPDIFF(SECOND, '2026-01-01', SYSDATE()), 8000000000) * 1073741824;
+    SET v_ceiling = LEAST(GREATEST(v_ceiling, v_mark), 9223372036854775807 - 1125899906842624) + 1125899906842624;
+    IF p_token > v_ceiling THEN
+        SET message = LEFT(CONCAT('FL012 token ', p_token, ' above ceiling ', v_ceiling, ' of resource ',
+            CONVERT(p_resource USING utf8mb4)), 128);
+        SIGNAL SQLSTATE 'FL012' SET MESSAGE_TEXT = message;
+    END IF;
+END;
