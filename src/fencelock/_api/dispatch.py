@@ -35,11 +35,21 @@ class BaseDispatch(UncopyableBlock):
         if len(guard.resources) != 1:
             raise ConfigError(f"the intent belongs to one resource, and this guard has {len(guard.resources)}")
         self.key = key
-        self.result = ""
-        """What to keep of the effect, set inside the block: at most 4096 bytes of UTF-8."""
+        self._result = ""
         self._lease = lease
         self._need = need
         self._may_repeat = may_repeat
+
+    @property
+    def result(self) -> str:
+        """What to keep of the effect, set inside the block: at most 4096 bytes of UTF-8, or ConfigError."""
+        return self._result
+
+    @result.setter
+    def result(self, result: str) -> None:
+        if result != "":
+            check_name(result, what="result", limit_bytes=MAX_RESULT_BYTES)
+        self._result = result
 
     def _check(self, found: LeaseCheck) -> None:
         if not found.is_current:
@@ -73,10 +83,7 @@ class BaseDispatch(UncopyableBlock):
 
     def _end(self) -> GuardFlow[None]:
         """Record the result. The mark alone judges: a lease that has ended without a successor may still do it."""
-        result = self.result
-        if result != "":
-            check_name(result, what="result", limit_bytes=MAX_RESULT_BYTES)
-        return end_effect(*self._tenure(), self._effect(result))
+        return end_effect(*self._tenure(), self._effect(self._result))
 
     def _take_back(self) -> GuardFlow[None]:
         return end_effect(*self._tenure(), self._effect(None)._replace(holder=""))

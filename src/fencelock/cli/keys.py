@@ -4,6 +4,7 @@ Promise: a key's secret is printed nowhere; `export` writes it to a new file tha
 """
 
 import datetime as dt
+import time
 from pathlib import Path
 
 import click
@@ -140,7 +141,16 @@ def _as_json(key: SigningKey) -> dict[str, object]:
 def _state(key: SigningKey, known: Keys) -> str:
     if key.retired_s is not None:
         return f"retired {_time(key.retired_s)}"
-    return "in use" if key.key_id in known.in_use else "not in use"
+    use = "in use" if key.key_id in known.in_use else "not in use"
+    if key.not_before_s > time.time():
+        return f"signs later, {use}"
+    return f"signs, {use}" if key.key_id == _signing(known) else use
+
+
+def _signing(known: Keys) -> str | None:
+    """Return the id of the key that signs now: the newest that is neither future nor retired."""
+    active = [key.key_id for key in known.keys if key.retired_s is None and key.not_before_s <= time.time()]
+    return active[-1] if active else None
 
 
 def _time(seconds: int) -> str:

@@ -40,7 +40,12 @@ def show(text: str | None, as_json: bool) -> None:
 @_text_argument
 @click.option("--keys", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Of `keys export`.")
 @click.option("--lock", "locks", default="*", metavar="L", help="Accept this lock only, or a prefix that ends in `*`.")
-@click.option("--mark", type=int, metavar="N", help="Refuse a token below N, the highest that you have accepted.")
+@click.option(
+    "--mark",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refuse a token below N, the highest accepted so far.",
+)
 @json_option
 def verify(text: str | None, keys: Path, locks: str, mark: int | None, as_json: bool) -> None:
     """Check that the source issued the sequencer.

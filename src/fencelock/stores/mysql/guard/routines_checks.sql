@@ -73,8 +73,9 @@ END;
 
 -- name: fencelock_check_right
 -- Refuse a session whose account may not seal, present or close the resource. The account is the one that logged in. Call
--- it after the mark is locked: a session that waited for the lock is refused if its right was taken meanwhile.
-CREATE PROCEDURE fencelock_check_right(p_resource VARBINARY(512))
+-- it after the mark is locked: a session that waited for the lock is refused if its right was taken meanwhile. Before a
+-- mark is written, the read locks: it sees past an old snapshot.
+CREATE PROCEDURE fencelock_check_right(p_resource VARBINARY(512), p_is_to_write BOOLEAN)
 READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_host VARCHAR(255) CHARACTER SET utf8mb4 DEFAULT SUBSTRING_INDEX(USER(), '@', -1);
@@ -82,9 +83,17 @@ BEGIN
     DECLARE v_rights INT DEFAULT 0;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     IF NOT IS_ACCOUNT(CURRENT_USER(), v_name, v_host) THEN
-        SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
-        WHERE held.resource = p_resource AND IS_ACCOUNT(held.account, v_name, v_host);
-        IF v_rights = 0 THEN
+        IF p_is_to_write THEN
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            WHERE IS_ACCOUNT(held.account, v_name, v_host) AND (held.resource = p_resource OR (
+                RIGHT(held.resource, 1) = '*'
+                AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1)))
+            LOCK IN SHARE MODE;
+        ELSE
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            WHERE held.resource = p_resource AND IS_ACCOUNT(held.account, v_name, v_host);
+        END IF;
+        IF v_rights = 0 AND NOT p_is_to_write THEN
             SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
             WHERE RIGHT(held.resource, 1) = '*' AND IS_ACCOUNT(held.account, v_name, v_host)
                 AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1);
@@ -125,7 +134,7 @@ END;
 
 -- name: fencelock_check_signature
 -- Refuse a sequencer that is not signed with a key of this guard, if the mark requires that. The key is read each time: one
--- that was retired a moment ago, perhaps while this session was open, signs nothing.
+-- that was retired a moment ago, perhaps while this session was open, signs nothing. Locking reads see past an old snapshot.
 CREATE PROCEDURE fencelock_check_signature(p_resource VARBINARY(512), p_sequencer LONGTEXT CHARACTER SET utf8mb4)
 READS SQL DATA SQL SECURITY DEFINER
 checking: BEGIN
@@ -137,14 +146,14 @@ checking: BEGIN
     DECLARE v_is_required BOOLEAN DEFAULT FALSE;
     DECLARE message, reason VARCHAR(1024) CHARACTER SET utf8mb4;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT requires_signature INTO v_is_required FROM fencelock_mark WHERE resource = p_resource;
+    SELECT requires_signature INTO v_is_required FROM fencelock_mark WHERE resource = p_resource LOCK IN SHARE MODE;
     IF NOT v_is_required THEN
         LEAVE checking;
     END IF;
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_key_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
     SELECT key_id, inner_pad, outer_pad, retired_s INTO v_found, v_inner_pad, v_outer_pad, v_retired_s
-    FROM fencelock_guard_key WHERE key_id = v_key_id;
+    FROM fencelock_guard_key WHERE key_id = v_key_id LOCK IN SHARE MODE;
     IF v_key_id = '0' THEN
         SET reason = 'it has none';
     ELSEIF v_found IS NULL THEN

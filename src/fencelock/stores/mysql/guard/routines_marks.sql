@@ -19,7 +19,7 @@ BEGIN
         FROM fencelock_mark AS mark WHERE mark.resource = wanted;
         IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT ours) THEN
             IF NOT known THEN
-                CALL fencelock_check_right(wanted);
+                CALL fencelock_check_right(wanted, FALSE);
                 INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
             END IF;
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
@@ -65,8 +65,8 @@ END;
 
 -- name: fencelock_raise_marks
 -- Raise marks to the sequencer's token, where they are lower; the table's trigger refuses what no lease may do. It runs with
--- its caller's rights, so only routines of the owner can use it, which begin a transaction first: in an older one it would
--- see rights that were taken since, keys that were retired, and no signature required.
+-- its caller's rights, so only routines of the owner can use it, which commit after it. Each check is a locking read: an old
+-- snapshot would show rights that were taken since, keys that were retired, and no signature required.
 CREATE PROCEDURE fencelock_raise_marks(
     p_resources LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY INVOKER
@@ -76,29 +76,26 @@ BEGIN
     DECLARE v_token, m_token BIGINT;
     DECLARE v_proof, v_digest, v_source_id, v_history_id, m_digest, m_source_id, m_history_id VARBINARY(64);
     DECLARE m_is_closed BOOLEAN;
-    DECLARE known INT;
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_digest = ONE_WAY(v_proof);
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
-        SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted;
-        IF NOT known THEN
-            INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
-        END IF;
-        SELECT lock_name, token, source_id, history_id, digest, is_closed
+        SELECT MAX(lock_name), MAX(token), MAX(source_id), MAX(history_id), MAX(digest), MAX(is_closed)
         INTO m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
         FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
-        CALL fencelock_check_right(wanted);
+        CALL fencelock_check_right(wanted, TRUE);
         IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
-            AND m_history_id <=> v_history_id AND NOT m_is_closed) THEN
+            AND m_history_id <=> v_history_id AND m_is_closed = FALSE) THEN
             CALL fencelock_check_signature(wanted, p_sequencer);
             IF COALESCE(m_lock, v_lock) = v_lock AND COALESCE(m_source_id, v_source_id) = v_source_id
                 AND COALESCE(m_token, 0) < v_token THEN
                 CALL fencelock_check_plausible(wanted, v_token);
-                UPDATE fencelock_mark SET lock_name = v_lock, token = v_token, source_id = v_source_id,
-                    history_id = v_history_id, digest = v_digest, is_closed = FALSE
-                WHERE resource = wanted;
+                -- One statement: a name that no client could read leaves no mark behind, whatever the transaction.
+                INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed)
+                VALUES (wanted, v_lock, v_token, v_source_id, v_history_id, v_digest, FALSE)
+                ON DUPLICATE KEY UPDATE lock_name = v_lock, token = v_token, source_id = v_source_id,
+                    history_id = v_history_id, digest = v_digest, is_closed = FALSE;
             ELSE
                 CALL fencelock_refuse(wanted, v_lock, v_token, v_digest, v_source_id, v_history_id);
             END IF;
@@ -122,28 +119,18 @@ BEGIN
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
-        CALL fencelock_check_right(wanted);
+        CALL fencelock_check_right(wanted, TRUE);
         UPDATE fencelock_mark SET is_closed = TRUE WHERE resource = wanted AND digest = v_digest;
     END WHILE;
 END;
 
 -- name: fencelock_write_and_commit
--- Raise marks, close marks, and commit. This is a transaction of its own after the brief one, which has written nothing: see
--- fencelock_raise_marks, which decides again.
+-- Raise marks, close marks, and commit the brief transaction, which has kept the marks locked since they were read.
 CREATE PROCEDURE fencelock_write_and_commit(
     p_raised LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4,
     p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(96))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        ROLLBACK;
-        RESIGNAL;
-    END;
-    ROLLBACK;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION READ WRITE;
-    SAVEPOINT fencelock_presented;
     IF p_raised <> '' THEN
         CALL fencelock_raise_marks(p_raised, p_sequencer);
     END IF;
@@ -163,6 +150,7 @@ BEGIN
     DECLARE v_token BIGINT;
     DECLARE v_proof, v_digest, v_source_id, v_history_id VARBINARY(64);
     DECLARE v_is_ours BOOLEAN;
+    DECLARE v_length BIGINT;
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_digest = ONE_WAY(v_proof);
     CALL fencelock_join(NULL);
@@ -171,12 +159,12 @@ BEGIN
         WHERE mark.resource = p_resource AND mark.token = v_token AND mark.digest = v_digest AND mark.lock_name = v_lock
             AND mark.source_id = v_source_id AND mark.history_id = v_history_id AND NOT mark.is_closed
         LOCK IN SHARE MODE);
-    CALL fencelock_check_right(p_resource);
+    CALL fencelock_check_right(p_resource, FALSE);
     IF NOT v_is_ours THEN
         CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
     END IF;
     CALL fencelock_check_snapshots(HEX(p_resource));
-    SET v_is_ours = LENGTH(
+    SET v_length = LENGTH(
         @fencelock_presented := CONCAT(@fencelock_presented, HEX(p_resource), '.', v_token, '.', v_proof, ','));
 END;
 

@@ -172,6 +172,7 @@ BEGIN
     DECLARE others LONGTEXT CHARACTER SET ascii;
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
     DECLARE v_is_ours BOOLEAN;
+    DECLARE v_length BIGINT;
     START TRANSACTION READ WRITE;
     SAVEPOINT fencelock_presented;
     CALL fencelock_unmask(p_proof);
@@ -193,9 +194,9 @@ BEGIN
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE);
-        CALL fencelock_check_right(UNHEX(wanted));
+        CALL fencelock_check_right(UNHEX(wanted), FALSE);
         IF v_is_ours THEN
-            SET v_is_ours = LENGTH(
+            SET v_length = LENGTH(
                 @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
         ELSE
             SET others = CONCAT_WS(',', others, wanted);
@@ -235,6 +236,7 @@ BEGIN
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
     DECLARE v_is_ours BOOLEAN;
+    DECLARE v_length BIGINT;
     CALL fencelock_join(p_limit_s);
     CALL fencelock_unmask(p_proof);
     SET v_digest = ONE_WAY(p_proof);
@@ -246,9 +248,9 @@ BEGIN
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE);
-        CALL fencelock_check_right(UNHEX(wanted));
+        CALL fencelock_check_right(UNHEX(wanted), FALSE);
         IF v_is_ours THEN
-            SET v_is_ours = LENGTH(
+            SET v_length = LENGTH(
                 @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);

@@ -33,8 +33,9 @@ from fencelock.stores.sql.source import (
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
-SHORT_ANSWER = 6
-"""The columns of `acquire` in its common case, which repeats nothing of the source that the caller named."""
+SHORT_ANSWERS = (4, 6)
+"""The columns of `acquire` in its common case, unsigned and signed: nothing of the source that the caller has named."""
+UNSIGNED_COLUMNS = (None, None)
 
 
 class MySQLDescription(NamedTuple):
@@ -153,7 +154,7 @@ def draw_id() -> str:
 
 def answer_of(row: Row, seen: SourceState) -> AcquireAnswer:
     """Return one row of `acquire`, completed with the source that the caller named if the row is a short one."""
-    return AcquireAnswer(*((*row[:4], *seen, *row[4:]) if len(row) == SHORT_ANSWER else row))
+    return AcquireAnswer(*((*row[:4], *seen, *(row[4:] or UNSIGNED_COLUMNS)) if len(row) in SHORT_ANSWERS else row))
 
 
 def _decode_released(rows: Rows) -> ask.Released:

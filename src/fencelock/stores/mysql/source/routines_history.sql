@@ -109,6 +109,24 @@ BEGIN
     SELECT v_token, v_source_id, v_history_id, v_holder, v_key_id, v_signature;
 END;
 
+-- name: create_write_key
+-- Keep a key, or its later state, and have the grants look for keys. With the caller's rights: only the owner of the tables
+-- can.
+CREATE PROCEDURE fencelock_write_key(
+    IN p_key_id VARCHAR(64) CHARACTER SET ascii, IN p_secret VARBINARY(512), IN p_inner_pad BINARY(64),
+    IN p_outer_pad BINARY(64), IN p_not_before_s BIGINT, IN p_retired_s BIGINT)
+SQL SECURITY INVOKER MODIFIES SQL DATA
+BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    START TRANSACTION;
+    INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
+    VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, p_not_before_s, p_retired_s)
+    ON DUPLICATE KEY UPDATE secret = VALUES(secret), inner_pad = VALUES(inner_pad), outer_pad = VALUES(outer_pad),
+        not_before_s = VALUES(not_before_s), retired_s = VALUES(retired_s);
+    UPDATE fencelock_source SET has_key = TRUE WHERE id = 1;
+    COMMIT;
+END;
+
 -- name: create_check
 -- The time left of the lease with this proof, 0 if it does not hold the lock, and the lock's last token; no row for an
 -- unknown lock.

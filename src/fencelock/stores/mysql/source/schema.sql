@@ -2,7 +2,8 @@
 -- UTF-8.
 
 -- name: create_source
--- One row: the source's identity, its one counter, and a secret from which sessions' masks are drawn. The transaction that grants a token writes it here.
+-- One row: the source's identity, its one counter, whether it ever had a key, and a secret from which sessions' masks are
+-- drawn. The transaction that grants a token writes it here.
 CREATE TABLE IF NOT EXISTS fencelock_source (
     id            TINYINT      NOT NULL PRIMARY KEY CHECK (id = 1),
     schema_number INT          NOT NULL,
@@ -10,6 +11,7 @@ CREATE TABLE IF NOT EXISTS fencelock_source (
     epoch         BIGINT       NOT NULL CHECK (epoch >= 1),
     history_id    VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     token         BIGINT       NOT NULL,
+    has_key       BOOLEAN      NOT NULL DEFAULT FALSE,
     mask_secret   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     born_after_us BIGINT       NOT NULL,  -- refuse claims drawn until then: purged rows remembered them
     began_because TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL

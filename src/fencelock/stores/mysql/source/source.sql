@@ -42,10 +42,7 @@ CALL fencelock_check(%s, %s, %s);
 
 -- name: write_key
 -- Keep a key, or its later state.
-INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
-VALUES (%s, %s, %s, %s, %s, %s)
-ON DUPLICATE KEY UPDATE secret = VALUES(secret), inner_pad = VALUES(inner_pad), outer_pad = VALUES(outer_pad),
-    not_before_s = VALUES(not_before_s), retired_s = VALUES(retired_s);
+CALL fencelock_write_key(%s, %s, %s, %s, %s, %s);
 
 -- name: read_keys
 -- The keys, oldest first, and for each whether a lease that is running was signed with it.
