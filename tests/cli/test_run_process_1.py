@@ -37,8 +37,8 @@ def test_process_1_reaps_orphans_while_cmd_runs(program: Program, isolate: list[
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     first = process_1(process)
-    assert len(first.children()) > 2
-    wait_until(lambda: len(first.children()) == 2)  # CMD and the watchdog.
+    # CMD and the watchdog. Nobody else would reap an orphan, which stays a child of process 1.
+    wait_until(lambda: len(first.children()) == 2)
     process.communicate("end\n")
     assert process.returncode == 7
 

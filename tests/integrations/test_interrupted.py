@@ -20,7 +20,7 @@ from fencelock.integrations.django import fenced
 from fencelock.testing.conformance.interrupts import INTERRUPTS, HandlerError, Interruption, interrupted_at
 from tests.integrations.alchemy import Stack
 from tests.integrations.databases import GuardedDatabase
-from tests.integrations.djangos import connected_to
+from tests.integrations.djangos import connected_to, forget
 from tests.support.guards import HandmadeLease
 
 REGISTERING = ("/integrations/fencing.py", "/_api/guard_core.py")
@@ -122,11 +122,13 @@ def test_a_block_of_django_whose_end_is_interrupted_does_not_stay_registered(gua
     lease, guard = HandmadeLease(5), guarded.guard()
 
     def block(begin: Callable[[], None]) -> None:
-        # Django's own connection may stay in its atomic block.
-        with connected_to(guarded), fenced(lease, guard=guard):
+        forget()  # Django's own connection may have stayed in its atomic block.
+        with fenced(lease, guard=guard):
             begin()
 
-    check_nothing_stays_registered(lease, block)
+    # Around all blocks: what is interrupted inside contextlib would end later, in the middle of another block.
+    with connected_to(guarded):
+        check_nothing_stays_registered(lease, block)
 
 
 @mysql_only
