@@ -44,9 +44,12 @@ def text_of(trip: MaskedTrip, native: Any) -> str:
     """Return the statement of a round trip over a client library's connection."""
     if isinstance(trip, str):
         return trip
-    numbers = (getattr(native, name, None) for name in ("thread_id", "connection_id"))
-    found = next((number() if callable(number) else number for number in numbers if number is not None), None)
-    return trip(found if isinstance(found, int) else None)
+    number = getattr(native, "thread_id", None)
+    if number is None:
+        number = getattr(native, "connection_id", None)
+    if callable(number):
+        number = number()
+    return trip(number if isinstance(number, int) else None)
 
 
 class Unwritten(NamedTuple):
