@@ -32,13 +32,16 @@ def process_1(unshare: subprocess.Popen[str]) -> psutil.Process:
 
 
 def test_process_1_reaps_orphans_while_cmd_runs(program: Program, isolate: list[str]) -> None:
-    cmd = ["sh", "-c", f"{ORPHANS} echo $FENCELOCK_TOKEN; read line; exit 7"]
+    cmd = ["sh", "-c", f"{ORPHANS.replace('0.05', '60')} echo $FENCELOCK_TOKEN; read line; exit 7"]
     process = program.start("run", "x", "--", *cmd, before=isolate, stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     first = process_1(process)
-    # CMD and the watchdog. Nobody else would reap an orphan, which stays a child of process 1.
-    wait_until(lambda: len(first.children()) == 2)
+    wait_until(lambda: sum(child.name() == "sleep" for child in first.children()) == 6)
+    for orphan in first.children():
+        if orphan.name() == "sleep":
+            orphan.kill()
+    wait_until(lambda: len(first.children()) == 2)  # CMD and the watchdog.
     process.communicate("end\n")
     assert process.returncode == 7
 

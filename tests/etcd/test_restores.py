@@ -112,8 +112,10 @@ def test_a_source_that_was_not_installed_names_the_command(etcd: Corner):
 
 
 def test_installing_twice_changes_nothing(etcd: Corner):
-    first, second = (installed(etcd.url).describe() for _ in range(2))
-    # Not the counter: other tests write to the same cluster.
+    first, written = installed(etcd.url).describe(), etcd.dump()
+    second = installed(etcd.url).describe()
+    assert etcd.dump() == written
+    # Not the counter, which is the cluster's revision: other tests write there too.
     assert (second.source_id, second.epoch, second.history_id) == (first.source_id, first.epoch, first.history_id)
 
 

@@ -15,7 +15,7 @@ from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from tests.sql.clients import SqlClient
 from tests.sql.clock import ClockedServer, clocked_server
-from tests.sql.dialect import SqlDialect, install
+from tests.sql.dialect import MakeRole, SqlDialect, install
 from tests.sql.guarded import TABLE, Guarded
 from tests.sql.losses import LossScene, OpenScene
 from tests.sql.mysql.dialect import MySQLDialect
@@ -127,6 +127,18 @@ def guarded(unprotected: Guarded) -> Guarded:
     """Return a database whose table `reports` has one row, and is protected."""
     fencelock.guard(unprotected.database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
     return unprotected
+
+
+@pytest.fixture
+def make_role(sql: SqlDialect, guarded: Guarded) -> Iterator[MakeRole]:
+    """Yield what makes roles without a right to the guarded table's resource."""
+    with sql.roles(guarded.database) as make:
+        yield make
+
+
+@pytest.fixture
+def role(make_role: MakeRole) -> str:
+    return make_role()
 
 
 @pytest.fixture(params=LEVELS)

@@ -13,6 +13,8 @@ from fencelock import Sequencer
 from fencelock.stores.registry import source_store
 from tests.support.helpers import wait_until
 
+MakeRole = Callable[..., str]
+
 
 def install(url: str) -> str:
     """Install a source at an address, and return the address."""
@@ -58,6 +60,10 @@ class SqlDialect(ABC):
     """The ways by which an asyncio connection ends a transaction."""
     unfenced: ClassVar[str]
     """The error text for a write that presents no token."""
+    refused_resource: ClassVar[str]
+    """How a refusal of a role names the resource `{}`."""
+    implausible: ClassVar[str]
+    """The error text for a token above the ceiling."""
     names_in_full: ClassVar[bool]
     """Whether a refusal names a resource of any length."""
     withdraw: ClassVar[str]
@@ -145,6 +151,10 @@ class SqlDialect(ABC):
     @abstractmethod
     def accounts(self, database: Any) -> AbstractContextManager[None]:
         """Have the accounts `installer`, who may make a schema in the database, and `worker`, who may not."""
+
+    @abstractmethod
+    def roles(self, database: Any) -> AbstractContextManager[MakeRole]:
+        """Yield what makes roles that may call fencelock and write the table `reports`, and have no right (G12)."""
 
     @abstractmethod
     def permit_worker(self, database: Any) -> None:
@@ -248,6 +258,10 @@ class SqlDialect(ABC):
     @abstractmethod
     def schema_of(self, database: Any) -> str:
         """Return the schema that tables are in by default."""
+
+    @abstractmethod
+    def has_ended(self, native: Any, error: Any) -> bool:
+        """Return whether an error says that the session is over, and not that a statement was refused."""
 
     @abstractmethod
     def code_of(self, error: BaseException) -> str:

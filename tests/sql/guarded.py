@@ -3,15 +3,18 @@
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import fencelock
 import fencelock.aio
-from fencelock import Guard
+from fencelock import Guard, Sequencer
 from tests.sql.dialect import SqlDialect, run
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.support.helpers import wait_until
 
+FORGED = 2**53
+"""A token that nobody has issued, below the ceiling."""
 TABLE = ("CREATE TABLE reports (id int PRIMARY KEY, value varchar(200))", "INSERT INTO reports VALUES (1, 'first')")
 
 
@@ -40,6 +43,15 @@ class Guarded:
         lease = HandmadeLease(token)
         self.guard().seal(lease)
         return lease
+
+    def forge_on(self, native: Any, like: Sequencer) -> None:
+        """Seal with one forged token after the other, in plain SQL, until the session ends."""
+        for token in range(FORGED, FORGED + 10**6):
+            try:
+                run(native, f"{self.sql.call}seal(%s, 'reports')", str(replace(like, token=token)))
+            except self.sql.client_error as error:
+                if self.sql.has_ended(native, error):
+                    return
 
     def present(self, native: Any, token: int, *resources: str) -> None:
         """Present a token as any client does."""

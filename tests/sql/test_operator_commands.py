@@ -15,36 +15,14 @@ from fencelock.model import one_way
 from fencelock.stores.registry import source_store
 from fencelock.verifier import read_keys, sign
 from tests.cli.program import Program, program
-from tests.sql.dialect import run
-from tests.sql.guarded import Guarded, Step, write
-from tests.sql.mysql.dialect import MySQLDialect
+from tests.sql.guarded import FORGED, Guarded, Step, write
 from tests.support.guards import LOCK, RESOURCE
 from tests.support.helpers import wait_until
 
 __all__ = ["program"]
 
 pytestmark = pytest.mark.server_wide
-FORGED = 2**53
-"""A token that nobody has issued, below the ceiling."""
 FORGERS = 2
-
-
-@pytest.fixture
-def role(guarded: Guarded) -> Iterator[str]:
-    """An account that may write the table and use fencelock's functions, and has no right."""
-    database, name = guarded.database, f"clerk_{guarded.database.name}"
-    if isinstance(guarded.sql, MySQLDialect):
-        database.rows(f"CREATE USER {name}")
-        database.rows(f"GRANT EXECUTE ON {database.name}.* TO {name}")
-        database.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database.name}.reports TO {name}")
-    else:
-        database.rows(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA fencelock TO {name}")
-        database.rows(f"GRANT ALL ON reports TO {name}; GRANT USAGE ON SCHEMA public TO {name}")
-    yield name
-    if isinstance(guarded.sql, MySQLDialect):
-        database.rows(f"DROP USER {name}")
-    else:
-        database.rows(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 @pytest.fixture
@@ -134,16 +112,6 @@ def test_64_a_command_that_lacks_something_changes_nothing(
 
 
 # --- the story of a poisoned mark -------------------------------------------------------------------------------------
-def forge_on(guarded: Guarded, native: Any, like: Sequencer) -> None:
-    """Seal with one forged token after the other, until the session ends."""
-    for token in range(FORGED, FORGED + 10**6):
-        try:
-            run(native, f"{guarded.sql.call}seal(%s, 'reports')", str(forged(like, token)))
-        except guarded.sql.client_error as error:
-            if "FL0" not in f"{getattr(error, 'sqlstate', '')} {error}":
-                return
-
-
 def test_g12_the_documented_cure_holds_against_a_forger_that_goes_on(
     guarded: Guarded, source: fencelock.Source, program: Program, role: str
 ) -> None:
@@ -154,7 +122,7 @@ def test_g12_the_documented_cure_holds_against_a_forger_that_goes_on(
         write(native, "before")
     with ExitStack() as opened:
         sessions = [opened.enter_context(guarded.database.connect(user=role)) for _ in range(FORGERS)]
-        forgers = [Step(forge_on, guarded, native, lease.sequencer) for native in sessions]
+        forgers = [Step(guarded.forge_on, native, lease.sequencer) for native in sessions]
         wait_until(lambda: owner.mark().token >= FORGED)
         with pytest.raises(StaleTokenError), owner.transaction(lease) as native:
             write(native, "refused")

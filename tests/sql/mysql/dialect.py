@@ -15,7 +15,7 @@ from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
-from tests.sql.dialect import SqlDialect, run, run_async
+from tests.sql.dialect import MakeRole, SqlDialect, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.framing import MySQLProxy
 from tests.support.guards import RESOURCE, sequencer
@@ -49,6 +49,8 @@ class MySQLDialect(SqlDialect):
     name = "mysql"
     prefix = "fencelock_"
     call = "CALL fencelock_"
+    refused_resource = "resource '{}'"
+    implausible = "above ceiling"
     client_error = pymysql.Error
     lost_connection = pymysql.OperationalError
     invalid_parameter = pymysql.Error
@@ -130,6 +132,22 @@ class MySQLDialect(SqlDialect):
         database.rows(f"GRANT {rights} ON {database.name}.* TO installer")
         yield
         database.rows("DROP USER installer, worker")
+
+    @contextmanager
+    def roles(self, database: Database) -> Iterator[MakeRole]:
+        made: list[str] = []
+
+        def make(host: str = "%") -> str:
+            role = f"role{len(made)}_{database.name}"
+            database.rows(f"CREATE USER {role}@'{host}'")
+            database.rows(f"GRANT EXECUTE ON {database.name}.* TO {role}@'{host}'")
+            database.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database.name}.reports TO {role}@'{host}'")
+            made.append(f"{role}@'{host}'")
+            return role
+
+        yield make
+        for account in made:
+            database.rows(f"DROP USER {account}")
 
     def permit_worker(self, database: Database) -> None:
         for routine in ("describe", "acquire", "release", "renew", "inspect"):
@@ -223,6 +241,9 @@ class MySQLDialect(SqlDialect):
 
     def schema_of(self, database: Database) -> str:
         return database.name
+
+    def has_ended(self, native: Any, error: Any) -> bool:
+        return bool(error.args[0] != SIGNALLED)
 
     def code_of(self, error: BaseException) -> str:
         return code_of(error)

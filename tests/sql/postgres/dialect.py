@@ -10,7 +10,7 @@ from fencelock import Sequencer
 from fencelock.stores.postgres.source.codec import SQL
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.sql.clients import SqlClient
-from tests.sql.dialect import SqlDialect, run
+from tests.sql.dialect import MakeRole, SqlDialect, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import RESOURCE, sequencer
@@ -24,6 +24,8 @@ class PostgresDialect(SqlDialect):
     name = "postgres"
     prefix = "fencelock."
     call = "SELECT fencelock."
+    refused_resource = "resource {}"
+    implausible = "no source can have issued"
     client_error = psycopg.Error
     lost_connection = psycopg.OperationalError
     invalid_parameter = psycopg.errors.InvalidParameterValue
@@ -104,6 +106,23 @@ class PostgresDialect(SqlDialect):
         for role in ("worker", "installer"):
             database.rows(f"DROP OWNED BY {role} CASCADE")
             database.rows(f"DROP ROLE {role}")
+
+    @contextmanager
+    def roles(self, database: Database) -> Iterator[MakeRole]:
+        made: list[str] = []
+
+        def make(*groups: str) -> str:
+            role = f"role{len(made)}_{database.name}"
+            database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fencelock TO {role}")
+            database.rows(f"GRANT ALL ON reports TO {role}; GRANT USAGE ON SCHEMA public TO {role}")
+            for group in groups:
+                database.rows(f"GRANT {group} TO {role}")
+            made.append(role)
+            return role
+
+        yield make
+        for role in made:
+            database.rows(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
     def permit_worker(self, database: Database) -> None:
         with database.connect(user="installer") as native:
@@ -192,6 +211,9 @@ class PostgresDialect(SqlDialect):
 
     def schema_of(self, database: Database) -> str:
         return "public"
+
+    def has_ended(self, native: psycopg.Connection, error: Any) -> bool:
+        return error.sqlstate is None or native.closed
 
     def code_of(self, error: BaseException) -> str:
         assert isinstance(error, psycopg.Error)
