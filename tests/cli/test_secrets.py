@@ -32,7 +32,7 @@ def test_missing_protection_is_reported_without_the_password(
     program: Program, database: Database, guard_url: str
 ) -> None:
     database.rows("create table reports (id int)")
-    assert "holds no guard's schema" in said(program, 69, "marks", guard_url)
+    assert "holds no guard of fencelock's" in said(program, 69, "marks", guard_url)
     said(program, 0, "protect", guard_url, "--resource", "r", "--lock", "another", "--table", "reports")
     said(program, 0, "marks", guard_url)
     assert "knows no resource 'nix'" in said(program, 1, "marks", guard_url, "--resource", "nix")

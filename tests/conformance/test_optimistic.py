@@ -130,13 +130,13 @@ def test_g6_protecting_is_refused_with_what_to_do_instead(kit):
         kit.guard().unprotect(reason="a check")
 
 
-MARK = b'{"schema":2,"lock":"lock","token":"5","source_id":"s","history_id":"h","digest":null,"closed":false}'
+MARK = b'{"schema":3,"lock":"lock","token":"5","source_id":"s","history_id":"h","digest":null,"closed":false}'
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, b'{"schema":2,"lock":"lock","token":"x"}',
+        b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, b'{"schema":3,"lock":"lock","token":"x"}',
         MARK.replace(b'"5"', b"5"), MARK.replace(b'"5"', b"Infinity"), MARK.replace(b'"lock",', b"[],"),
         MARK.replace(b',"closed":false', b""),
     ],
@@ -149,7 +149,7 @@ def test_what_is_no_mark_admits_nobody(kit, value):
 
 def test_a_mark_of_another_version_admits_nobody(kit):
     kit.make_store(kit.url).target.swap({}, {("mark", "r"): b'{"schema":1}'})
-    with pytest.raises(SchemaError, match="has schema 1, and this fencelock knows schema 2 only"):
+    with pytest.raises(SchemaError, match="guard with schema 1, and this version of fencelock has schema 3"):
         kit.seal(kit.guard(), kit.sequencer(5))
 
 

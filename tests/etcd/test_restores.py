@@ -122,17 +122,17 @@ def test_installing_twice_changes_nothing(etcd: Corner):
 def test_a_record_of_another_format_is_refused(etcd: Corner):
     installed(etcd.url)
     etcd.cluster.ctl("put", f"{etcd.prefix}/.fencelock/source/record", '{"format": 1}')
-    with pytest.raises(SchemaError, match="in format 1, and this version of fencelock has format 2"):
+    with pytest.raises(SchemaError, match="with schema 1, and this version of fencelock has schema 3"):
         Client(etcd.url).acquire()
 
 
-RECORD = '{"format": 2, "source_id": "s", "epoch": 1, "history_id": "h", "floor": "0"}'
+RECORD = '{"format": 3, "source_id": "s", "epoch": 1, "history_id": "h", "floor": "0"}'
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "", "[]", "other", '{"format": 2}', '{"format": "x"}', "[" * 5000, RECORD.replace('"0"', "0"),
+        "", "[]", "other", '{"format": 3}', '{"format": "x"}', "[" * 5000, RECORD.replace('"0"', "0"),
         RECORD.replace('"0"', '"-1"'), RECORD.replace('"epoch": 1', '"epoch": "1"'), RECORD.replace('"s"', "null"),
     ],
 )  # fmt: skip

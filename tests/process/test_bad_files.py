@@ -234,7 +234,7 @@ def test_file_of_another_schema_is_left_as_it_is(path: Path, tmp_path: Path, jou
     rows(path, "update fencelock_source set schema = 1")
     rows(path, f"pragma journal_mode = {journal}")
     before = path.read_bytes()
-    message = r"holds a fencelock source of schema 1; this version knows schema 2 only: use the version that made"
+    message = r"holds fencelock's source of tokens with schema 1, and this version of fencelock has schema 3: an older"
     for act in (Client.one_token, Client.describe, Client.raise_epoch):
         client = Client(path)
         with pytest.raises(SchemaError, match=message):

@@ -103,8 +103,6 @@ class SqlDialect(ABC):
     """Statements that an account with a holder's rights may not make."""
     tables: ClassVar[str]
     """Lists what a schema of fencelock consists of, in a database that holds nothing else."""
-    row_is_gone: ClassVar[str]
-    """The error text for a source whose own row was deleted."""
 
     @property
     def hold_lock(self) -> str:

@@ -101,12 +101,12 @@ def test_another_schema_number_is_refused(guarded: Guarded) -> None:
     if guarded.sql.name == "postgres":  # MySQL's guard learns the number when it seals.
         attempts += [guard.mark, lambda: guard.protect("reports")]
     for attempt in attempts:
-        with pytest.raises(SchemaError, match=r"schema 1, and this .*schema 2"):
+        with pytest.raises(SchemaError, match=r"schema 1, and this .*schema 3: an older version"):
             attempt()
 
 
 def test_without_a_schema_the_remedy_is_named(unprotected: Guarded) -> None:
     guard = unprotected.guard()
     for attempt in (guard.mark, lambda: unprotected.sealed(5), lambda: guard.unprotect(reason="a test")):
-        with pytest.raises(SchemaError, match=r"run `fencelock protect (postgresql|mysql)://.*--resource"):
+        with pytest.raises(SchemaError, match=r"holds no guard .*run `fencelock install --guard (postgresql|mysql)://"):
             attempt()

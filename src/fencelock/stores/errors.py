@@ -9,11 +9,20 @@ a forgotten lease among them, until the garbage collector runs.
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from fencelock.errors import FencelockError, GuardError, ImplausibleTokenError, SourceError, UnsupportedError
+from fencelock.errors import (
+    FencelockError,
+    GuardError,
+    ImplausibleTokenError,
+    SchemaError,
+    SourceError,
+    UnsupportedError,
+)
 from fencelock.model import token_ceiling
 from fencelock.protocol.guard_requests import EndSessions, GrantRight, RevokeRights
 
 _ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
+SOURCE_PART, GUARD_PART = "source of tokens", "guard"
+"""The two halves of fencelock's schema, as errors name them."""
 
 
 class ErrorMapper:
@@ -46,6 +55,41 @@ def raise_mapped(mapped: FencelockError | None, error: BaseException) -> None:
     finally:
         # The raised error's traceback refers to this frame: without its variables there is no cycle.
         del mapped, error
+
+
+def check_schema_number(where: str, part: str, found: object, expected: int) -> None:
+    """Raise SchemaError unless a half of the schema is there with the number of this version."""
+    if found == expected:
+        return
+    if not isinstance(found, int):
+        raise incomplete(where, part)
+    remedy = (
+        "a newer version made it, so update fencelock here"
+        if found > expected
+        else "an older version made it, so use that one, or remove it with that one and install it anew with this one"
+    )
+    raise SchemaError(
+        f"{where} holds fencelock's {part} with schema {found}, and this version of fencelock has schema {expected}: "
+        f"{remedy}"
+    )
+
+
+def not_installed(url: str, part: str, message: str = "") -> SchemaError:
+    """Return the error for a store without this half of the schema; `message` is the store's own."""
+    option = "--source" if part == SOURCE_PART else "--guard"
+    said = f" ({message})" if message else ""
+    return SchemaError(
+        f"{url} holds no {part} of fencelock's, or one of another version{said}: as its owner, run "
+        f"`fencelock install {option} {url}`"
+    )
+
+
+def incomplete(where: str, part: str) -> SchemaError:
+    """Return the error for a half of the schema without the row that says that it is whole."""
+    return SchemaError(
+        f"{where} holds fencelock's {part}, and its one row is missing: if an installation was interrupted, run "
+        f"`fencelock install` again as the owner; if the row was deleted, restore it from a backup"
+    )
 
 
 def unknown_parameter(name: str, query: str, known: Iterable[str]) -> str:

@@ -95,7 +95,6 @@ class MySQLDialect(SqlDialect):
         "DROP PROCEDURE fencelock_acquire",
     )
     tables = "SHOW TABLES"
-    row_is_gone = "not whole"
 
     def __init__(self, fleet: MariaDBFleet) -> None:
         self.fleet = fleet

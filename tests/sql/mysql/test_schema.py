@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server_wide
 def test_a_source_of_another_version_is_told_though_its_description_has_other_columns(database: Database) -> None:
     MySQLSource(database.url()).install()
     database.rows("CREATE OR REPLACE PROCEDURE fencelock_describe() SELECT 1, 0, 'source', 1, 'history', 1")
-    with pytest.raises(SchemaError, match="schema 1, and this version of fencelock has schema 2"):
+    with pytest.raises(SchemaError, match="schema 1, and this version of fencelock has schema 3"):
         one_token(database.url())
 
 

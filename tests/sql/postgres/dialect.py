@@ -67,7 +67,6 @@ class PostgresDialect(SqlDialect):
         "DROP FUNCTION fencelock.release(bytea, text, bigint)",
     )
     tables = "SELECT nspname FROM pg_namespace WHERE nspname = 'fencelock'"
-    row_is_gone = "row was deleted; restore it from a backup"
 
     def __init__(self, fleet: PostgresFleet, version: str) -> None:
         self.fleet = fleet

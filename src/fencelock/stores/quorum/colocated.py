@@ -7,7 +7,7 @@ source is refused. The guard searches for a lease's key once, so a long queue do
 
 from typing import Generic, TypeVar
 
-from fencelock.errors import GuardError, WrongLockError
+from fencelock.errors import GuardError, SchemaError, WrongLockError
 from fencelock.model import Sequencer
 
 _PARAMETER = "locks="
@@ -49,6 +49,13 @@ def check_source(sequencer: Sequencer, source_id: str, where: str) -> None:
             f"the lease on lock {sequencer.lock!r} is of source {sequencer.source_id}, and this guard's URL says that "
             f"its locks are at {where}, where source {source_id} is: acquire the lock there, or leave locks=… out"
         )
+
+
+def no_source(where: str) -> SchemaError:
+    """Return the error for a guard's URL that names the wrong place of the locks."""
+    return SchemaError(
+        f"{where} holds no source of tokens of fencelock's: name the place of the locks by locks=… in the guard's URL"
+    )
 
 
 def lease_is_over(sequencer: Sequencer, where: str) -> GuardError:

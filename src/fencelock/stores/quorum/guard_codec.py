@@ -23,11 +23,11 @@ from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, SchemaError, UnsupportedError
 from fencelock.model import Mark, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.errors import check_plausible, nothing_protected, unsupported
+from fencelock.stores.errors import GUARD_PART, check_plausible, check_schema_number, nothing_protected, unsupported
 from fencelock.stores.quorum.effects import decode_effect, encode_effect
 from fencelock.stores.quorum.encoding import decode_object, has_members
 
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 _MEMBERS = {
     "schema": int,
     "lock": str,
@@ -304,11 +304,8 @@ def encode_mark(mark: Mark) -> bytes:
 def decode_mark(url: str, resource: str, value: bytes) -> Mark:
     """Return the mark in a stored value; SchemaError if the value is not a mark."""
     found = decode_object(value)
-    if (number := found.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
-        raise SchemaError(
-            f"{url}: the mark of resource {resource!r} has schema {number}, and this fencelock knows schema "
-            f"{SCHEMA_NUMBER} only: use the version of fencelock that made it"
-        )
+    if isinstance(number := found.get("schema"), int):
+        check_schema_number(url, GUARD_PART, number, SCHEMA_NUMBER)
     if not has_members(found, _MEMBERS) or not _TOKEN.fullmatch(found["token"]):
         raise SchemaError(
             f"{url}: the value stored as the mark of resource {resource!r} is not a mark, so the guard cannot tell "

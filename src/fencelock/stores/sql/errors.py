@@ -14,7 +14,6 @@ from fencelock.errors import (
     GuardError,
     OutcomeUnknownError,
     RightError,
-    SchemaError,
     SourceError,
     SourceUnavailableError,
     TokenCollisionError,
@@ -67,12 +66,3 @@ def without_commit(known: FencelockError | None, url: str, message: str) -> Fenc
     return SourceUnavailableError(
         f"{url} broke off ({message}): COMMIT was not sent, so nothing of this transaction was written: try again"
     )
-
-
-def check_schema_number(url: str, part: str, found: object, expected: int) -> None:
-    """Raise SchemaError unless an installed part of the schema has the expected number."""
-    if found != expected:
-        raise SchemaError(
-            f"{url} holds fencelock's {part} with schema {found}, and this version of fencelock has schema {expected}: "
-            f"use the version that made it"
-        )

@@ -7,15 +7,15 @@ Never ends a transaction in another process than the one that began it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from fencelock.errors import FencelockError, GuardError, SchemaError, UnsupportedError
+from fencelock.errors import FencelockError, GuardError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
-from fencelock.stores.errors import raise_mapped
+from fencelock.stores.errors import GUARD_PART, check_schema_number, raise_mapped
 
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 UNKNOWN_MS = 30_000
 """The idle limit of a guarded transaction whose lease's time left is unknown here: a lease's default ttl."""
 
@@ -30,13 +30,9 @@ class GuardCodecBase:
         return self.ENCODERS[type(request)](self, request)
 
 
-def check_guard_schema(found: object, *, remedy: str = "") -> None:
-    """Raise SchemaError unless the database has the guard schema of this version."""
-    if found != SCHEMA_NUMBER:
-        raise SchemaError(
-            f"the database holds guard schema {found}, and this fencelock knows schema {SCHEMA_NUMBER} only: use the "
-            f"version of fencelock that made it{remedy}"
-        )
+def check_guard_schema(rows: Sequence[Sequence[Any]]) -> None:
+    """Raise SchemaError unless the database has the guard's schema of this version: its number is the first value."""
+    check_schema_number("the database", GUARD_PART, rows[0][0] if rows else None, SCHEMA_NUMBER)
 
 
 class BlockState(ABC):

@@ -16,12 +16,10 @@ from fencelock.errors import SourceError
 from fencelock.model import LockInfo, SigningKey, SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.errors import ErrorMapper
+from fencelock.stores.errors import SOURCE_PART, ErrorMapper, check_schema_number
 from fencelock.stores.source_clock import SourceIdentity, SourceState
-from fencelock.stores.sql.errors import check_schema_number
 
-PART = "source of tokens"
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 RENEWAL_S = 0.0001
 """What each lease of a batch adds to the request's timeout: an idle server renews 10 000 in 0.2 s."""
 MAX_WAITERS = 10_000
@@ -190,7 +188,7 @@ class SourceProtocolBase(ABC):
 
     def _check_schema(self, row: Row) -> None:
         """Check the schema's number: the first column of `describe` in every version, while the others may differ."""
-        check_schema_number(self._url, PART, row[0], SCHEMA_NUMBER)
+        check_schema_number(self._url, SOURCE_PART, row[0], SCHEMA_NUMBER)
 
     def _check_description(self, found: SourceDescription, before: SourceState | None, received_us: int) -> None:
         """Check the identity of a source that greets, and learn its clock."""

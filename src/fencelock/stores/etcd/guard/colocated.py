@@ -8,13 +8,12 @@ Never: the key of another lease.
 
 from typing import Any
 
-from fencelock.errors import SchemaError
 from fencelock.model import Sequencer
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.wire import get, prefix_end, txn, was_created
 from fencelock.stores.etcd.guard.block import EtcdCondition, read_metadata, unmodified
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_digest, decode_record
-from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
+from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over, no_source
 from fencelock.stores.quorum.guard_codec import Operations
 
 
@@ -32,9 +31,7 @@ class EtcdColocatedLocks:
         reads = [get(self.layout.record)] if known is None else [get(self.layout.record), read_metadata(known)]
         stored, *entries = [one.response_range.kvs for one in (yield txn((), reads)).responses]
         if not stored:
-            raise SchemaError(
-                f"there is no source of locks at {self._where}: name its prefix by locks=… in the guard's URL"
-            )
+            raise no_source(self._where)
         record = decode_record(stored[0].value, stored[0].mod_revision, self._where)
         check_source(sequencer, record.source_id, self._where)
         revision = sequencer.token - record.offset

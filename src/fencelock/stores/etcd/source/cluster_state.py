@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from fencelock.clock import boottime_ms, boottime_us
-from fencelock.errors import ConfigError, SchemaError, SourceError
+from fencelock.errors import ConfigError, SourceError
+from fencelock.stores.errors import SOURCE_PART, not_installed
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.channels import Method
 from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, EtcdClient
@@ -146,7 +147,7 @@ class ClusterState:
         answer = yield EtcdCall(TXN, wire.txn([], [wire.get(self.layout.record)]))
         kvs, revision = answer.responses[0].response_range.kvs, answer.header.revision
         if not kvs:
-            raise SchemaError(f"{self.url} holds no source of tokens: run `fencelock install` on it")
+            raise not_installed(self.url, SOURCE_PART)
         record = decode_record(kvs[0].value, kvs[0].mod_revision, self.url)
         if allow_regressed and (self._has_regressed or revision < before):
             return record, revision

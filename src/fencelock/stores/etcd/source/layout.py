@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError
 from fencelock.model import MAX_TOKEN, SourceInfo
+from fencelock.stores.errors import SOURCE_PART, check_schema_number
 from fencelock.stores.quorum.encoding import decode_object, escape_name, has_members, shorten, unescape_name
 
-FORMAT = 2
+FORMAT = 3
 _KINDS = {"format": int, "source_id": str, "epoch": int, "history_id": str, "floor": str}
 _FLOOR = re.compile(r"[0-9]{1,19}")
 _OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")
@@ -114,11 +115,8 @@ def encode_record(source_id: str, epoch: int, history_id: str, floor: int) -> by
 def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
     """Return the record that was written at this revision; SchemaError if the value is not a record of this version."""
     fields = decode_object(value)
-    if (number := fields.get("format")) != FORMAT and isinstance(number, int):
-        raise SchemaError(
-            f"{url} holds fencelock's source of tokens in format {number}, and this version of fencelock has format "
-            f"{FORMAT}: use the version that made it"
-        )
+    if isinstance(number := fields.get("format"), int):
+        check_schema_number(url, SOURCE_PART, number, FORMAT)
     if not has_members(fields, _KINDS) or not _FLOOR.fullmatch(fields["floor"]):
         raise SchemaError(
             f"{url}: the value of the source's record is not a record, so no token can be computed: find out who wrote "

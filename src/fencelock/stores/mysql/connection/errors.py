@@ -8,7 +8,7 @@ import pymysql
 from pymysql.constants import ER
 
 from fencelock.errors import MissingDependencyError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.errors import ErrorMapper
+from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
 
@@ -30,8 +30,7 @@ _DEFINITE = (
     DefiniteError(
         {ER.NO_SUCH_TABLE, ER.SP_DOES_NOT_EXIST, ER.SP_WRONG_NO_OF_ARGS, ER.BAD_FIELD_ERROR},
         SchemaError,
-        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` "
-        "on it",
+        str(not_installed("{url}", SOURCE_PART, "{message}")),
     ),
     DefiniteError(
         {ER.NO_SUCH_USER},

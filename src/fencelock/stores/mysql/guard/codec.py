@@ -169,7 +169,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
     def _begin_by(self, **values: Value) -> Generator[Trip, list[Rows], list[Rows]]:
         answers = yield lambda number: self.fill(SQL.begin, limit_s=BRIEF_S, number=number, **values)
         self._is_to_begin = False
-        check_schema(answers[0])
+        check_guard_schema(answers[0])
         self._learn(*answers[0][0][1:])
         return answers
 
@@ -321,13 +321,6 @@ def other_reply_error() -> pymysql.OperationalError:
     return pymysql.OperationalError(
         CR.CR_COMMANDS_OUT_OF_SYNC,
         "the connection gave the reply to an earlier statement, which was interrupted: use another one",
-    )
-
-
-def check_schema(rows: Rows) -> None:
-    """Raise SchemaError unless the database has the schema of this version."""
-    check_guard_schema(
-        rows[0][0] if rows else None, remedy=", or run `fencelock protect` again if its installation was interrupted"
     )
 
 

@@ -19,7 +19,7 @@ from fencelock.errors import (
     SourceUnavailableError,
     StaleTokenError,
 )
-from fencelock.stores.errors import implausible
+from fencelock.stores.errors import GUARD_PART, implausible, not_installed
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -153,7 +153,7 @@ def map_request_error(error: BaseException, info: MySQLConnectionInfo, *, is_com
     if report is None:
         return None
     if report.number in _NO_ROUTINE:
-        return no_schema(info)
+        return not_installed(info.url, GUARD_PART, report.text)
     if report.number == RECORD_CHANGED:
         return old_snapshot(report.text)
     if (known := find_definite(_DEFINITE, report.number, info.url, report.text)) is not None:
@@ -192,12 +192,4 @@ def unanswered_inside() -> GuardError:
     return GuardError(
         "the guarded block ended in the middle of a statement: it was interrupted before its reply, or another thread "
         "runs it. Nothing of the block was written. After an interruption leave the block, and begin another"
-    )
-
-
-def no_schema(info: MySQLConnectionInfo) -> SchemaError:
-    """Return the error for a database without the guard's routines."""
-    return SchemaError(
-        f"{info.url} holds no guard's schema, or one of another version: run `fencelock protect {info.url} "
-        f"--resource … --lock … --table …` as an account that may create tables, routines and triggers there"
     )

@@ -36,11 +36,11 @@ from fencelock.stores.mysql.guard.block import (
     MySQLGuardConnection,
 )
 from fencelock.stores.mysql.guard.caller import AsyncMySQLCallerConnection, MySQLCallerConnection
-from fencelock.stores.mysql.guard.codec import SQL, check_schema
+from fencelock.stores.mysql.guard.codec import SQL
 from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
-from fencelock.stores.sql.guard import SCHEMA_NUMBER
+from fencelock.stores.sql.guard import SCHEMA_NUMBER, check_guard_schema
 from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
 from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
@@ -143,7 +143,7 @@ def _is_installed(native: MySQLConnection) -> bool:
             raise
         return False
     if rows:
-        check_schema(rows)
+        check_guard_schema(rows)
     return bool(rows)
 
 

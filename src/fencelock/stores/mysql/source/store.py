@@ -13,10 +13,11 @@ import pymysql
 from pymysql.constants import ER
 
 from fencelock.clock import boottime_us
-from fencelock.errors import SchemaError, SourceError
+from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities, Channel
+from fencelock.stores.errors import SOURCE_PART, incomplete
 from fencelock.stores.mysql.connection.client import (
     FORKS,
     AsyncMySQLConnection,
@@ -35,7 +36,6 @@ from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.source import (
     GRANTED,
     HELD,
-    PART,
     SCHEMA_NUMBER,
     AsyncioSourceConnection,
     BlockingSourceConnection,
@@ -93,7 +93,7 @@ class MySQLSource:
         """
         install(
             self.info,
-            part=PART,
+            part=SOURCE_PART,
             table="fencelock_source",
             number=SCHEMA_NUMBER,
             tables=SCHEMA,
@@ -132,10 +132,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
         rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()
         if not rows:
-            raise SchemaError(
-                f"{self._url} holds a schema that is not whole: as its owner, run `fencelock install` on it, or "
-                f"restore it from a backup if it was whole before"
-            )
+            raise incomplete(self._url, SOURCE_PART)
         self._check_schema(rows[0])
         found = MySQLDescription._make(rows[0])
         self._check_description(found, before, received_us)

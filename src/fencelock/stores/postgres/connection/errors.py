@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.errors import ErrorMapper
+from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
 
@@ -21,8 +21,7 @@ _DEFINITE = (
     DefiniteError(
         {"3F000", "42703", "42P01", "42883", "42704"},
         SchemaError,
-        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` "
-        "on it",
+        str(not_installed("{url}", SOURCE_PART, "{message}")),
     ),
     DefiniteError(
         {"25006"},

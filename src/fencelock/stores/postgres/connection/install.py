@@ -8,10 +8,10 @@ explicit command.
 import psycopg
 from psycopg import sql
 
+from fencelock.stores.errors import check_schema_number
 from fencelock.stores.postgres.connection.client import FORKS, open_connection
 from fencelock.stores.postgres.connection.errors import error_mapper
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.sql.errors import check_schema_number
 from fencelock.stores.statements import Statements, statements
 
 SQL = statements(__package__, "install.sql")

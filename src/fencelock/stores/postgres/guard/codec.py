@@ -110,7 +110,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
         parameters = (ordered(request.resources), request.shared_by, hold, limit_ms)
         answers = yield self._flush(Statement(SQL.read_marks, parameters))
         if self._is_brief:
-            _check_schema(answers[1])
+            check_guard_schema(answers[1].rows)
         return marks_in(answers[-1].rows)
 
     def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
@@ -185,7 +185,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
         wanted = (request.resource,)
         looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations, SQL.show_rights)
         answers = yield (_WHICH_SCHEMA, *(Statement(look, wanted) for look in looks))
-        _check_schema(answers[0])
+        check_guard_schema(answers[0].rows)
         marks, protections, observations, rights = (answer.rows for answer in answers[-len(looks) :])
         return ask.ResourceReport(
             tuple(marks_in(row[:-1] for row in marks).values()),
@@ -284,10 +284,6 @@ def _no_table(named: str) -> GuardError:
         f"there is no table {named} in this database: write it as SQL does, schema.table, with quotes if the name "
         f"needs them; create it first, then protect it"
     )
-
-
-def _check_schema(answer: PostgresAnswer) -> None:
-    check_guard_schema(answer.rows[0][0] if answer.rows else None)
 
 
 def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:

@@ -9,7 +9,7 @@ import json
 import psycopg
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.errors import implausible
+from fencelock.stores.errors import GUARD_PART, implausible, not_installed
 from fencelock.stores.postgres.connection.errors import PostgresReport, map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -90,7 +90,7 @@ def map_request_error(error: BaseException, info: PostgresConnectionInfo, *, is_
         return known
     mapped = map_error(error, info)
     if isinstance(mapped, SchemaError):
-        return no_schema(info)
+        return not_installed(info.url, GUARD_PART, message)
     return mapped if is_commit else without_commit(mapped, info.url, message or type(error).__name__)
 
 
@@ -144,12 +144,4 @@ def old_snapshot() -> GuardError:
     return GuardError(
         "the transaction looks at the database as it was before a mark was raised, perhaps by this very lease: "
         "roll it back, and start it again after guard.seal(lease)"
-    )
-
-
-def no_schema(info: PostgresConnectionInfo) -> SchemaError:
-    """Return the error for a database without the guard's functions."""
-    return SchemaError(
-        f"{info.url} holds no guard's schema, or one of another version: run `fencelock protect {info.url} "
-        f"--resource … --lock … --table …` as a role that may create a schema there"
     )

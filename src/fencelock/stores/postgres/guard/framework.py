@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError, SchemaError
+from fencelock.stores.errors import GUARD_PART, not_installed
 from fencelock.stores.postgres.connection.errors import map_state, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
@@ -24,7 +25,6 @@ from fencelock.stores.postgres.guard.errors import (
     map_callers_error,
     map_refusal,
     map_request_error,
-    no_schema,
 )
 from fencelock.stores.sql.guard import BlockingCallerConnection
 
@@ -69,7 +69,7 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
         known = map_callers_error(error) or map_request_error(error, self._info, is_commit=False)
         # Errors of drivers other than psycopg are known by their state alone.
         known = known or map_state(report.state, report.message, self._info)
-        return no_schema(self._info) if isinstance(known, SchemaError) else known
+        return not_installed(self._info.url, GUARD_PART, report.message) if isinstance(known, SchemaError) else known
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Map an error that the guard's triggers raised; None leaves the framework's error as it is."""

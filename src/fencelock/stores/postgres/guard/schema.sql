@@ -12,7 +12,7 @@ CREATE TABLE fencelock.guard (
 
 -- name: create_guard_row
 -- Records the number of the schema, and draws the secret.
-INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 2, concat(gen_random_uuid(), gen_random_uuid()));
+INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 3, concat(gen_random_uuid(), gen_random_uuid()));
 
 -- name: create_guard_audit
 -- What operators did to resources, when, and why. Rows are only ever added.

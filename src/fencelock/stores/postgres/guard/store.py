@@ -11,6 +11,7 @@ import psycopg
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
+from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_async_connection, open_connection
 from fencelock.stores.postgres.connection.install import install
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
@@ -36,7 +37,6 @@ FUNCTIONS = tuple(
 )
 """In the order in which they are installed."""
 PROTECTION = statements(__package__, "protection.sql")
-PART = "guard"
 
 
 def open_block_connection(info: PostgresConnectionInfo) -> PostgresBlockConnection:
@@ -86,7 +86,7 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
         files = (SCHEMA, *FUNCTIONS, PROTECTION)
-        install(self.info, part=PART, table="guard", number=SCHEMA_NUMBER, files=files)
+        install(self.info, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER, files=files)
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

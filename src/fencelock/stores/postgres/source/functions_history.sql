@@ -265,7 +265,7 @@ FROM PUBLIC;
 -- name: insert_source
 -- The identity of a new source, whose first history begins at token 1.
 INSERT INTO fencelock.source
-SELECT 1, 2, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
+SELECT 1, 3, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
        substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 67108864, 0, fencelock.location(),
        pg_current_xact_id()::xid;
 

@@ -10,10 +10,10 @@ poll. Never creates a schema except in `install`; never repeats a request.
 from typing import Any
 
 from fencelock.clock import boottime_us
-from fencelock.errors import SchemaError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities, Channel
+from fencelock.stores.errors import SOURCE_PART, incomplete
 from fencelock.stores.postgres.connection.client import (
     FORKS,
     AsyncPostgresConnection,
@@ -32,7 +32,6 @@ from fencelock.stores.postgres.source.wakeup import PostgresListener
 from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.source import (
     GRANTED,
-    PART,
     SCHEMA_NUMBER,
     SPENT,
     AcquireAnswer,
@@ -87,7 +86,7 @@ class PostgresSource:
 
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
-        install(self.info, part=PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, *FUNCTIONS))
+        install(self.info, part=SOURCE_PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, *FUNCTIONS))
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""
@@ -130,7 +129,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()
         if not rows:
-            raise SchemaError(f"{self._url}: the source's one row was deleted; restore it from a backup")
+            raise incomplete(self._url, SOURCE_PART)
         self._check_schema(rows[0])
         *described, backend_id = rows[0]
         found = PostgresDescription._make(described)

@@ -4,20 +4,20 @@ Promise: a file without the guard's schema reads as one whose resources were nev
 schema; a schema with another number is refused. Never: a decision about a token.
 """
 
+import os
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
-from fencelock.errors import SchemaError
 from fencelock.model import Mark, Sequencer, digest_of_claim, token_ceiling
 from fencelock.protocol.guard_requests import AuditEntry, Effect, Observation
-from fencelock.stores.errors import implausible
+from fencelock.stores.errors import GUARD_PART, check_schema_number, implausible
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "schema.sql")
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 _TRIGGER_PREFIX = "fencelock: "
 _IMPLAUSIBLE = "this token is implausible"
 """How the message of the triggers `plausible_raise` and `plausible_first` begins."""
@@ -46,13 +46,8 @@ class SQLiteMarks:
         """Return whether the file has the guard's schema; SchemaError if it has another version of it."""
         if not self.ask(SQL.has_schema)[0][0]:
             return False
-        found = [row[0] for row in self.ask(SQL.read_schema_number)]
-        if found != [SCHEMA_NUMBER]:
-            number = found[0] if found else "nothing"
-            raise SchemaError(
-                f"{self._path} holds guard schema {number}, and this fencelock knows schema {SCHEMA_NUMBER} "
-                f"only: use the version of fencelock that protected the file"
-            )
+        rows = self.ask(SQL.read_schema_number)
+        check_schema_number(os.fspath(self._path), GUARD_PART, rows[0][0] if rows else None, SCHEMA_NUMBER)
         return True
 
     def ensure_schema(self) -> None:

@@ -17,7 +17,7 @@ CREATE TABLE main.fencelock_guard (
 
 -- name: guard_row
 -- Record the schema number.
-INSERT INTO main.fencelock_guard (id, schema) VALUES (1, 2);
+INSERT INTO main.fencelock_guard (id, schema) VALUES (1, 3);
 
 -- name: audit
 -- Operators' actions on resources, with time (UTC) and reason. Append-only. `is_implausible` is 1 if the operator

@@ -16,13 +16,14 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.errors import SOURCE_PART, check_schema_number
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.file_identity import FileIdentity, Kernel, identify_file, this_kernel
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
 SCHEMA = statements(__package__, "schema.sql")
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 PAGE_BYTES = 1024
 _REMEDY = "stop everything that uses it, then run `fencelock epoch --raise --reason …`"
 Reply = TypeVar("Reply")
@@ -135,11 +136,7 @@ def _check_schema_number(database: Database) -> None:
     number = database.run_alone(SQL.read_schema_number)
     if number is None:
         raise missing_source_error(database.path)
-    if number != SCHEMA_NUMBER:
-        raise SchemaError(
-            f"{database.path} holds a fencelock source of schema {number}; this version knows schema "
-            f"{SCHEMA_NUMBER} only: use the version that made the file, or another file"
-        )
+    check_schema_number(os.fspath(database.path), SOURCE_PART, number, SCHEMA_NUMBER)
 
 
 def _use_write_ahead_log(database: Database) -> None:

@@ -7,14 +7,13 @@ Never: the node of another lease.
 """
 
 from fencelock.model import Sequencer
-from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
+from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over, no_source
 from fencelock.stores.quorum.guard_codec import Operations
 from fencelock.stores.zookeeper.guard.block import ZooKeeperCondition
 from fencelock.stores.zookeeper.source.layout import (
     ZooKeeperLayout,
     decode_record_node,
     node_prefix,
-    not_installed_error,
 )
 
 
@@ -32,7 +31,7 @@ class ZooKeeperColocatedLocks:
         paths = [self._layout.source, node] if node else [self._layout.source]
         stored, *stats = yield lambda client: client.get_many(paths)
         if stored is None:
-            raise not_installed_error(where)
+            raise no_source(where)
         value, found = stored
         record = decode_record_node(value, found, where)
         check_source(sequencer, record.source_id, where)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import MAX_TOKEN, SourceInfo, default_holder
+from fencelock.stores.errors import SOURCE_PART, check_schema_number
 from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
 from fencelock.stores.source_clock import SourceState, start_of_new_history
 
@@ -159,7 +160,7 @@ def decode_break(value: bytes) -> BreakNode | None:
 
 
 # --- the record ---
-SCHEMA_NUMBER = 2
+SCHEMA_NUMBER = 3
 _KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
 _OFFSET = re.compile(r"-?[0-9]{1,19}")
 
@@ -226,11 +227,8 @@ def new_record() -> SourceRecord:
 def decode_record_node(value: bytes, stat: Any, url: str) -> SourceRecord:
     """Return the record in a node's value; SchemaError if the value is not a record of this version."""
     fields = decode_object(value)
-    if (number := fields.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
-        raise SchemaError(
-            f"{url} holds fencelock's source with schema {number}, and this version of fencelock has schema "
-            f"{SCHEMA_NUMBER}: use the version that made it"
-        )
+    if isinstance(number := fields.get("schema"), int):
+        check_schema_number(url, SOURCE_PART, number, SCHEMA_NUMBER)
     if not has_members(fields, _KINDS) or not _OFFSET.fullmatch(fields["offset"]):
         raise SchemaError(
             f"{url} holds something that is not a record of fencelock's: name another base, or find out who wrote "
@@ -238,8 +236,3 @@ def decode_record_node(value: bytes, stat: Any, url: str) -> SourceRecord:
         )
     fields = {name: fields[name] for name in _KINDS if name != "schema"}
     return SourceRecord(**{**fields, "offset": int(fields["offset"]), "version": stat.version, "zxid": stat.mzxid})
-
-
-def not_installed_error(url: str) -> SchemaError:
-    """Return the error for a base without a record."""
-    return SchemaError(f"{url} holds no source of fencelock's: run `fencelock install` on it")

@@ -19,6 +19,7 @@ from kazoo.protocol.states import KazooState
 
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SchemaError
+from fencelock.stores.errors import SOURCE_PART, not_installed
 from fencelock.stores.quorum.tombstones import EndedClaims
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, connect
 from fencelock.stores.zookeeper.connection.errors import copy_error, mapping_errors
@@ -29,7 +30,6 @@ from fencelock.stores.zookeeper.source.layout import (
     ZooKeeperLayout,
     decode_record_node,
     node_prefix,
-    not_installed_error,
 )
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 
@@ -144,7 +144,7 @@ class ZooKeeperSession:
     def decode_record(self, found: Any) -> SourceRecord:
         """Return the record in an answer; SchemaError if the node does not exist."""
         if isinstance(found, NoNodeError):
-            raise not_installed_error(self.info.url)
+            raise not_installed(self.info.url, SOURCE_PART)
         value, stat = self.value_of(found)
         return decode_record_node(value, stat, self.info.url)
 
