@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencelock import ImplausibleTokenError, RightError, UnfencedWriteError, inspect_resources
+from fencelock import ConfigError, GuardError, ImplausibleTokenError, RightError, UnfencedWriteError, inspect_resources
 from fencelock.model import MAX_TOKEN, PLAUSIBLE_GAIN, token_ceiling
 from fencelock.protocol.guard_requests import Right
 from tests.sql.dialect import MakeRole, run
@@ -63,6 +63,14 @@ def test_revoking_takes_each_right_that_covers_the_resource_and_leaves_the_other
     assert inspect_resources(guarded.database.url()).rights == (Right("orders", role),)
     actions = guarded.database.rows(f"SELECT action FROM {guarded.sql.prefix}guard_audit ORDER BY id")
     assert [action for (action,) in actions] == ["grant"] * 5 + ["revoke"] * 2
+
+
+def test_a_right_for_a_role_that_does_not_exist_is_refused(guarded: Guarded, role: str) -> None:
+    """A wrong name would let nobody write, and whoever gets that name later."""
+    for wrong in (f"{role}x", f"x{role}", role.upper(), f"x{role}@%", ""):
+        with pytest.raises((GuardError, ConfigError), match=r"there is no (role|account)|must not be empty"):
+            guarded.guard().grant(wrong)
+    assert inspect_resources(guarded.database.url()).rights == ()
 
 
 def test_rights_are_shown_for_the_resource_that_they_cover(guarded: Guarded, role: str) -> None:

@@ -211,6 +211,18 @@ def test_g12_breaking_a_lock_seals_with_a_signature(guarded: Guarded, source: So
         strict.outrank(HandmadeLease(broken.token + 1, source_id=lease.sequencer.source_id), reason="a test")
 
 
+def test_signatures_are_not_required_while_the_guard_has_no_key(guarded: Guarded, source: Source) -> None:
+    """They would lock every holder out; a retired key accepts no signature either."""
+    guard, (key,) = guarded.guard(), source.keys().keys
+    for keys in ((), (replace(key, retired_s=key.not_before_s),)):
+        guard.install_keys(ask.Keys(keys, ()))
+        with pytest.raises(fencelock.GuardError, match=r"no key.*fencelock keys install GUARD_URL --source SOURCE"):
+            guard.require_signatures(reason="a test")
+        guard.require_signatures(False, reason="a test")
+    with source.lock(LOCK) as lease:
+        guard.seal(lease)
+
+
 def test_signatures_are_required_only_where_an_operator_has_said_so(guarded: Guarded, strict: Guard) -> None:
     report = fencelock.inspect_resources(guarded.database.url())
     assert report.signed == (RESOURCE,)

@@ -245,7 +245,10 @@ class Guard(BaseGuard):
         return self._operate(rights.revoke(patterns, role, default_holder(), check_reason(reason)))
 
     def require_signatures(self, is_required: bool = True, *, reason: str) -> None:
-        """Accept at a seal only sequencers that one of the installed keys has signed, or any again."""
+        """Accept at a seal only sequencers that one of the installed keys has signed, or any again.
+
+        GuardError while no key is installed, since no holder could seal then: `install_keys` first.
+        """
         self._operate(rights.require_signatures(self.resources, is_required, default_holder(), check_reason(reason)))
 
     def install_keys(self, source: "Source | Keys") -> None:

@@ -5,8 +5,9 @@ be undone.
 import pymysql
 import pytest
 
-from fencelock import GuardError, RightError
-from fencelock.protocol.guard_requests import EndSessions
+from fencelock import GuardError, RightError, SigningKey, inspect_resources
+from fencelock.protocol.guard_requests import EndSessions, Right
+from fencelock.protocol.source_requests import Keys
 from fencelock.stores.registry import guard_store
 from tests.sql.dialect import MakeRole, run
 from tests.sql.guarded import FORGED, Guarded, write
@@ -48,7 +49,7 @@ def test_g12_an_account_with_execute_alone_neither_seals_nor_presents_nor_closes
 def test_g12_a_right_is_the_accounts_that_logged_in_from_its_host(guarded: Guarded, make_role: MakeRole) -> None:
     guard, one, host = guarded.guard(), make_role(), guarded.database.value("SELECT SUBSTRING_INDEX(USER(), '@', -1)")
     for account in (one.upper(), f"{one}@10.9.8.%", f"{one}@", f"x{one}@%", f"{one}x"):
-        guard.grant(account)
+        guarded.database.rows("INSERT INTO fencelock_right VALUES ('reports', %s)", account)
     with pytest.raises(RightError):
         guarded.guard(user=one).seal(HandmadeLease(5))
     guard.grant(f"{one}@{host[:-1]}%")
@@ -79,6 +80,7 @@ def test_g12_an_old_snapshot_raises_no_mark(guarded: Guarded, role: str, change:
         if change == "revoke":
             guard.revoke(role, reason="a test")
         else:
+            guard.install_keys(Keys((SigningKey("key", b"k" * 32),), ()))
             guard.require_signatures(reason="a test")
         for routine, parameter in (("raise_marks", str(sequencer(6))), ("close_marks", claim_of(5))):
             with pytest.raises(pymysql.Error, match="denied"):
@@ -95,6 +97,12 @@ def test_doctor_names_rights_that_no_table_needs(guarded: Guarded, role: str) ->
         guarded.guard().grant(role, resource=resource)
     found = guard_store(guarded.database.url(user=role)).examine()
     assert [(one.code, one.resource) for one in found] == [("idle-right", each) for each in ("order*", "orders")]
+
+
+def test_an_owner_who_may_not_read_the_servers_accounts_grants_unchecked(guarded: Guarded, role: str) -> None:
+    guarded.database.rows(f"GRANT ALL ON {guarded.database.name}.* TO {role}")
+    guarded.guard(user=role).grant("nobody")
+    assert inspect_resources(guarded.database.url()).rights == (Right(RESOURCE, "nobody"),)
 
 
 def test_ending_sessions_needs_the_right_to_see_them(guarded: Guarded, role: str) -> None:

@@ -87,8 +87,7 @@ CALL {here}.fencelock_check_change({resource}, {token}, {sequencer}, {is_implaus
 
 -- name: grant_right
 -- Let an account seal, present and close a resource, or all with a prefix.
-INSERT INTO {here}.fencelock_right (resource, account) VALUES ({resource}, CONVERT({role} USING utf8mb4))
-ON DUPLICATE KEY UPDATE resource = resource;
+CALL {here}.fencelock_grant_right({resource}, CONVERT({role} USING utf8mb4));
 
 -- name: find_rights
 -- The rights of an account, locked.

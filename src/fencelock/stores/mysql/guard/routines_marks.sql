@@ -224,13 +224,41 @@ BEGIN
     END IF;
 END;
 
+-- name: fencelock_grant_right
+-- Let an account seal, present and close a resource, or all with a prefix. With the caller's rights: one who may not read
+-- the server's accounts cannot be told that there is none of this name.
+CREATE PROCEDURE fencelock_grant_right(p_resource VARBINARY(512), p_account VARCHAR(288) CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE known INT DEFAULT 0;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1142, 1143, 1044, 1356 SET known = 1;
+        SELECT COUNT(*) INTO known FROM mysql.user WHERE IS_ACCOUNT(p_account, User, SUBSTRING_INDEX(p_account, '@', -1));
+    END;
+    IF NOT known THEN
+        SET message = LEFT(CONCAT('FL015 there is no account ', p_account, ': create it first, then grant the right'), 128);
+        SIGNAL SQLSTATE 'FL015' SET MESSAGE_TEXT = message;
+    END IF;
+    INSERT INTO fencelock_right (resource, account) VALUES (p_resource, p_account)
+    ON DUPLICATE KEY UPDATE resource = p_resource;
+END;
+
 -- name: fencelock_require_signature
--- Require a signature of every sequencer that raises this mark, or no longer.
+-- Require a signature of every sequencer that raises this mark, or no longer. Without a key, no holder could seal.
 CREATE PROCEDURE fencelock_require_signature(p_resource VARBINARY(512), p_is_required BOOLEAN)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE known INT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    IF p_is_required THEN
+        SELECT COUNT(*) INTO known FROM fencelock_guard_key
+        WHERE COALESCE(retired_s > UNIX_TIMESTAMP(SYSDATE()), TRUE);
+        IF NOT known THEN
+            SIGNAL SQLSTATE 'FL015' SET MESSAGE_TEXT =
+                'FL015 this guard has no key, so nobody could seal: first run fencelock keys install GUARD_URL --source SOURCE';
+        END IF;
+    END IF;
     SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = p_resource AND lock_name IS NOT NULL;
     IF NOT known THEN
         SET message = LEFT(CONCAT('FL015 there is no mark, run fencelock protect first. Resource: ',

@@ -142,11 +142,16 @@ END
 $$;
 
 -- name: create_require_signature
--- Require a signature of every sequencer that raises this mark, or no longer.
+-- Require a signature of every sequencer that raises this mark, or no longer. Without a key, no holder could seal.
 CREATE FUNCTION fencelock.require_signature(p_resource text, p_is_required boolean) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
+    IF p_is_required AND NOT EXISTS (
+            SELECT FROM fencelock.guard_key WHERE retired_s IS NULL OR retired_s > extract(epoch FROM clock_timestamp())) THEN
+        RAISE 'this guard has no key, so it would accept no signature, and nobody could seal resource %', p_resource
+            USING ERRCODE = 'FL015', HINT = 'First run fencelock keys install GUARD_URL --source SOURCE.';
+    END IF;
     PERFORM set_config('synchronous_commit', 'on', true);
     PERFORM fencelock.hold_mark(p_resource, true);
     UPDATE fencelock.mark SET requires_signature = p_is_required WHERE resource = p_resource;
