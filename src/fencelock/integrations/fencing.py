@@ -14,6 +14,7 @@ from fencelock._api.executors import executor_for
 from fencelock._api.guard import BaseGuard, core_of
 from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.validation import scope_of
+from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS
 from fencelock.protocol.generators import run_generator
@@ -65,6 +66,16 @@ class Fencing:
         self.store = store
         self._core = core
         self._credential = credential
+
+    @property
+    def scope(self) -> Scope:
+        """The resources."""
+        return self._core.scope
+
+    @property
+    def tenure(self) -> Tenure:
+        """What this process remembers of the lease's tenure."""
+        return self._credential.tenure
 
     def new_entry(self) -> BlockEntry:
         """Return the entry of a new guarded transaction of the lease, not registered yet."""

@@ -26,10 +26,11 @@ class FencelockConfig(AppConfig):
         self._source: fencelock.Source | None = None
 
     def ready(self) -> None:
-        """Register the checks, and react when a test overrides the setting."""
-        from fencelock.integrations.django import checks
+        """Register the checks and the signals, and react when a test overrides the setting."""
+        from fencelock.integrations.django import checks, reads
 
         checks.register_checks()
+        reads.connect_signals()
         setting_changed.connect(self._forget)
 
     def source(self) -> fencelock.Source:

@@ -5,7 +5,7 @@ Promise: inside it `atomic()` creates savepoints, `on_commit` callbacks run afte
 transaction that is already open is refused, because it may have read before the seal.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from fencelock._api.guard_core import check_unused
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection
+from fencelock.integrations.django.reads import reads_checked, seal_noting
 from fencelock.integrations.django.urls import url_of
 from fencelock.integrations.fencing import COMMITTED, Fencing, fencing_of
 
@@ -59,8 +60,8 @@ class DjangoFenced(UncopyableBlock):
         _check_idle(self._alias)
         try:
             self._entry.begin()
-            self._fencing.seal()
-            self._stack.enter_context(_guarded(self._alias, self._fencing, self._entry.end))
+            sealed_at = seal_noting(self._fencing)
+            self._stack.enter_context(_guarded(self._alias, self._fencing, sealed_at, self._entry.end))
         except BaseException:
             self._entry.end()
             raise
@@ -77,7 +78,7 @@ class DjangoFenced(UncopyableBlock):
 
 
 @contextmanager
-def _guarded(alias: str, fencing: Fencing, leave: Callable[[], None]) -> Iterator[None]:
+def _guarded(alias: str, fencing: Fencing, sealed_at: Mapping[str, int], leave: Callable[[], None]) -> Iterator[None]:
     """Begin and present; at the end withdraw, commit and `leave`. The resources are sealed already."""
     adapter = DjangoConnection(transaction.get_connection(alias), fencing.store)
     is_commit = is_committed = False
@@ -90,7 +91,7 @@ def _guarded(alias: str, fencing: Fencing, leave: Callable[[], None]) -> Iterato
     try:
         adapter.prepare()
         with transaction.atomic(using=alias, durable=True):
-            with fencing.presented(adapter.perform):
+            with fencing.presented(adapter.perform), reads_checked(alias, sealed_at):
                 # This must be the first callback: later ones may fail, release the lease or enter a block of their own.
                 transaction.on_commit(committed, using=alias)
                 yield

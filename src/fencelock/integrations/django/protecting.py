@@ -1,7 +1,7 @@
 """Models that request protection, and the protection that their databases have.
 
-Promise: a model's request is stored on the model only. Its own table, and the tables that Django creates for its
-many-to-many fields, belong to the resource; the tables of its parents and children do not, unless they request it too.
+Promise: a model's own table, and the tables that Django creates for its many-to-many fields, belong to the resource;
+the tables of its parents and children do not, unless they request it too. Never: a database changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,31 +13,26 @@ from django.db import Error, connections, router
 
 from fencelock._api.guard import inspect_resources
 from fencelock.errors import ConfigError, SchemaError, SourceUnavailableError
+from fencelock.integrations.django.reads import watch_reads
+from fencelock.integrations.django.requests import ProtectionRequest, request_of, set_request
 from fencelock.integrations.django.urls import name_at_guard, url_of
 from fencelock.model import Mark, Protection, check_lock_name, check_resource_name
 
-_ASKED = "_fencelock_asked"
 ModelType = TypeVar("ModelType", bound=type)
 
 
-@dataclass(frozen=True, slots=True)
-class ProtectionRequest:
-    """The resource and the lock that a model requests."""
-
-    resource: str
-    lock: str
-
-
 def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
-    """Class decorator: only the holder of the lock may write the model's table. `manage.py fencelock_protect` installs
-    the protection. Models of one resource have one lock. ConfigError if a name is outside its contract.
+    """Class decorator: only the holder of the lock may write the model's table. A `ProtectTable` in a migration, or
+    `manage.py fencelock_protect`, installs the protection. Models of one resource have one lock. ConfigError if a name
+    is outside its contract.
     """
     asked = ProtectionRequest(check_resource_name(resource), check_lock_name(lock))
 
     def ask(model: Any) -> Any:
         if model._meta.abstract or model._meta.proxy:  # noqa: SLF001 - Django's documented name.
             raise ConfigError(f"{model.__name__} has no table of its own: put @protected on the model that has")
-        setattr(model, _ASKED, asked)
+        set_request(model, asked)
+        watch_reads(model)
         return model
 
     return ask
@@ -100,7 +95,7 @@ def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:
 def _wanted(alias: str) -> Iterator[tuple[Any, ProtectionRequest]]:
     locks: dict[str, str] = {}
     for model in apps.get_models(include_auto_created=True):
-        asked = vars(model._meta.auto_created or model).get(_ASKED)  # noqa: SLF001
+        asked = request_of(model)
         if asked is None or model._meta.proxy or not router.allow_migrate_model(alias, model):  # noqa: SLF001
             continue
         if locks.setdefault(asked.resource, asked.lock) != asked.lock:

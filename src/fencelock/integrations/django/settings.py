@@ -16,6 +16,7 @@ from fencelock.errors import ConfigError
 SETTING = "FENCELOCK"
 SOURCE = "SOURCE"
 GUARDS = "GUARDS"
+CHECK_READS = "CHECK_READS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class DjangoSettings:
 
     source: str | None
     guards: Mapping[str, str]
+    checks_reads: bool
 
     def source_url(self) -> str:
         """Return the source's URL; ConfigError if the project names none."""
@@ -38,14 +40,19 @@ class DjangoSettings:
 def read() -> DjangoSettings:
     """Return the settings; ConfigError if they are invalid."""
     given = getattr(settings, SETTING, {})
-    if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS}:
-        raise ConfigError(f"{SETTING} is a dict with the keys {SOURCE} (a URL) and {GUARDS} (URLs by database alias)")
-    source, guards = given.get(SOURCE), given.get(GUARDS, {})
+    if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS, CHECK_READS}:
+        raise ConfigError(
+            f"{SETTING} is a dict with the keys {SOURCE} (a URL), {GUARDS} (URLs by database alias) and {CHECK_READS} "
+            f"(True or False)"
+        )
+    source, guards, checks_reads = given.get(SOURCE), given.get(GUARDS, {}), given.get(CHECK_READS, True)
     if not isinstance(source, str | None):
         raise ConfigError(f"{SETTING}['{SOURCE}'] is a URL, such as postgresql://user@host/database")
     if not (isinstance(guards, Mapping) and all(isinstance(url, str) for url in guards.values())):
         raise ConfigError(f"{SETTING}['{GUARDS}'] is a dict of URLs by database alias")
-    return DjangoSettings(source, guards)
+    if not isinstance(checks_reads, bool):
+        raise ConfigError(f"{SETTING}['{CHECK_READS}'] is True or False")
+    return DjangoSettings(source, guards, checks_reads)
 
 
 def source() -> Source:

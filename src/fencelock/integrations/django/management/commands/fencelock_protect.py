@@ -4,17 +4,20 @@ Promise: safe to repeat. Never: removes protection.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
 
 import fencelock
 from fencelock.errors import FencelockError
-from fencelock.integrations.django.protecting import ProtectionRequest, Table, tables_of
+from fencelock.integrations.django.protecting import Table, tables_of
 from fencelock.integrations.django.settings import source
 from fencelock.integrations.django.urls import name_for_guard, url_of
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
+
+if TYPE_CHECKING:
+    from fencelock.integrations.django.requests import ProtectionRequest
 
 
 class Command(BaseCommand):
