@@ -100,9 +100,9 @@ def test_without_install_each_command_names_it(commands: Commands) -> None:
 
 
 def test_doctor_reports_open_nodes_and_a_wrong_tick(program: Program, zookeeper: ZooKeeperServer) -> None:
-    commands = Commands(program, zookeeper.url(fresh_base()).replace("tick_ms=100", "tick_ms=200"))
+    commands = Commands(program, zookeeper.url(fresh_base()).replace("tick_ms=200", "tick_ms=100"))
     assert commands("install")[0] == 0
     code, output = commands("doctor")
     assert code == 1
     assert "everybody who reaches the servers" in output
-    assert "tickTime is 100 ms, and the URL says 200" in output
+    assert "tickTime is 200 ms, and the URL says 100" in output

@@ -18,7 +18,7 @@ TTL = 4.0
 
 
 class OnEnsemble:
-    short_ttl_ms = 1000
+    short_ttl_ms = 1600
     many_names = 100
     shows_spent_tokens = False
     break_keeps_queue = False

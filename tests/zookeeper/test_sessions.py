@@ -243,7 +243,7 @@ def test_h8_a_waiter_whose_session_ended_while_it_slept_enqueues_again(
     client: Client, zookeeper: ZooKeeperServer
 ) -> None:
     """The lock is free by then, because its node is gone (etcd#11456, CURATOR-604)."""
-    holder = Client(client.store.info.url + "?tick_ms=100")
+    holder = Client(client.store.info.url + "?tick_ms=200")
     claim = holder.acquire("lock", ttl_ms=60_000)
     attempt = Attempt("lock", "waiter", TTL_MS)
     flow = acquire(attempt, may_wait=True, timeout_ms=None)

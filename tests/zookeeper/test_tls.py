@@ -20,6 +20,7 @@ from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.support.certificates import certify_server, make_authority
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 # kazoo leaves a socket with a failed handshake to the collector.
@@ -117,8 +118,14 @@ def test_a_server_of_another_name_is_refused(tls: Tls) -> None:
 
 
 def _require_refused(url: str) -> None:
+    others = set(threading.enumerate())
+    _fail_to_connect(url)
+    wait_until(lambda: set(threading.enumerate()) <= others)
+    gc.collect()  # Here, and not in another test, which would be blamed.
+
+
+def _fail_to_connect(url: str) -> None:
     connection = ZooKeeperSource(url).connect(request_timeout_s=1.0)
     with pytest.raises(SourceUnavailableError, match="cannot be reached"):
         connection.perform(ReadSource())
     connection.close()
-    gc.collect()
