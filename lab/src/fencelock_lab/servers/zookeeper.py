@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 TICK_MS = 200
-"""The tick of a server alone: sessions of 400 ms are possible, and those of a guard last 2 s, which a busy machine does not miss."""
+"""The tick of a server alone. A guard's session lasts ten of them, and a busy machine must not miss it."""
 ENSEMBLE_TICK_MS = 400
 MAX_SESSION_MS = 700_000
 """The default is 20 ticks, and these ticks are short."""
