@@ -1,4 +1,4 @@
-"""System checks for Django: the setting is valid, and the models that request protection have it.
+"""System checks for Django: the setting is valid, the models that request protection have it, and so do those beside.
 
 Promise: a database is inspected only if Django asks for it (`manage.py check --database default`, `migrate`), and never
 changed. Missing protection is a warning, because the first `migrate` of a new database must be able to run.
@@ -7,11 +7,13 @@ changed. Missing protection is a warning, because the first `migrate` of a new d
 from collections.abc import Iterable
 from typing import Any
 
+from django.apps import apps
 from django.core import checks
 
 from fencelock.errors import ConfigError, FencelockError
 from fencelock.integrations.django.protecting import Table, tables_of
 from fencelock.integrations.django.settings import read
+from fencelock.integrations.django.side_tables import SideTable, side_tables
 from fencelock.protocol.guard_requests import ENFORCE
 from fencelock.stores.registry import source_store
 
@@ -19,6 +21,7 @@ from fencelock.stores.registry import source_store
 def register_checks() -> None:
     """Register these checks with Django."""
     checks.register(check_setting)
+    checks.register(check_side_tables, checks.Tags.models)
     checks.register(check_protection, checks.Tags.database)
 
 
@@ -31,6 +34,26 @@ def check_setting(**_: Any) -> list[checks.CheckMessage]:
     except FencelockError as error:
         return [checks.Error(str(error), id="fencelock.E001")]
     return []
+
+
+def check_side_tables(*, app_configs: Iterable[Any] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """fencelock.W003 to W005: a table beside a protected model stays open to every writer: a many-to-many table (W003),
+    one of an inherited model (W004), one with a foreign key to it (W005).
+    """
+    labels = None if app_configs is None else {config.label for config in app_configs}
+    found = side_tables(apps.get_models(include_auto_created=True))
+    return [_side_warning(side) for side in found if labels is None or side.model._meta.app_label in labels]  # noqa: SLF001
+
+
+def _side_warning(side: SideTable) -> checks.CheckMessage:
+    asked = side.asked
+    return checks.Warning(
+        f"table {side.model._meta.db_table!r} {side.why}, and any program can write it",  # noqa: SLF001
+        hint=f"Put @protected(resource={asked.resource!r}, lock={asked.lock!r}) on its model, if only the holder of "
+        f"that lock may write it; else add {side.id!r} to SILENCED_SYSTEM_CHECKS",
+        obj=side.model._meta.auto_created or side.model,  # noqa: SLF001
+        id=side.id,
+    )
 
 
 def check_protection(*, databases: Iterable[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
