@@ -71,6 +71,9 @@ class Fleet(Generic[AnyServer]):
         """End every server that was made here for one user alone; shared ones end with the folder."""
         for server in self._owned:
             server.close()
+        for cluster in self._shared.values():
+            for server in cluster.servers:
+                server.leave()
 
     def new_folder(self, name: str) -> Path:
         """Return a new folder that only the user who runs the servers can enter."""

@@ -195,6 +195,13 @@ class Server:
             reserved.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def leave(self) -> None:
+        """Let it run on, and be ended by others: this process asks nothing more of it."""
+        for reserved in self._reserved:
+            reserved.close()
+        if self._process is not None:
+            self._process.returncode = 0  # Popen warns of a process that it has not seen end.
+
     # --- freezing -----------------------------------------------------------------------------------------------------
     def processes(self) -> list[int]:
         """Return the ids of its first process and of all that descend from it."""
