@@ -2,6 +2,7 @@
 no token that the source has not issued, in any language.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ def source(guarded: Guarded) -> Iterator[Source]:
     """Yield a source in the guarded database that signs with one key."""
     install(guarded.database.url())
     client = SqlClient(guarded.database.url())
-    client.ask(ask.WriteKey(SigningKey("first", b"a secret of 32 bytes for a test.")))
+    client.ask(ask.AddKey(SigningKey("first", b"a secret of 32 bytes for a test.")))
     client.close()
     with fencelock.connect(guarded.database.url()) as made:
         yield made
@@ -120,9 +121,24 @@ def test_a_key_that_is_retired_under_an_open_session_signs_no_more(source: Sourc
 
 def test_only_the_owner_reads_and_writes_keys(owned: Any) -> None:
     with fencelock.connect(owned.url(user="worker")) as theirs:
-        for attempt in (theirs.keys, theirs.add_key):
-            with pytest.raises(fencelock.SourceError, match="does not permit"):
+        for attempt in (theirs.keys, theirs.add_key, lambda: theirs.retire_key("first")):
+            with pytest.raises(fencelock.SourceError, match=r"does not permit.*the owner run.*grant this to nobody"):
                 attempt()
+
+
+@pytest.mark.parametrize("wrong_s", [-7200, 7200])
+def test_the_servers_clock_says_from_and_until_when_a_key_signs(
+    source: Source, monkeypatch: pytest.MonkeyPatch, wrong_s: int
+) -> None:
+    now, (old,) = time.time(), source.keys().keys
+    monkeypatch.setattr("time.time", lambda: now + wrong_s)
+    new, later = source.add_key(), source.add_key(after=3600)
+    assert source.keys().signing == new.key_id
+    with source.lock(LOCK) as lease:
+        assert lease.sequencer.key_id == new.key_id
+    retired = source.retire_key(old.key_id).retired_s
+    times = (new.not_before_s, later.not_before_s - 3600, retired or 0)
+    assert [abs(one - now) < 600 for one in times] == [True] * 3
 
 
 # --- the guard ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 import fencelock
 import fencelock.aio
-from fencelock import ConfigError, LeaseCheck, Sequencer
+from fencelock import ConfigError, LeaseCheck, Sequencer, WrongLockError
 from fencelock.model import draw_claim, one_way
 from fencelock.stores.registry import source_store
 from tests.support.helpers import wait_until
@@ -115,6 +115,13 @@ class Checks:
         lease = asker.acquire()
         asker.granter.raise_epoch(reason="a test")
         assert not asker.is_current(lease.sequencer)
+
+    def test_a_sequencer_of_another_source_is_refused_and_both_are_named(self, asker: Asker) -> None:
+        with asker.acquire() as lease:
+            here = lease.sequencer.source_id
+            other = dataclasses.replace(lease.sequencer, source_id="another", proof=one_way(draw_claim()))
+            with pytest.raises(WrongLockError, match=f"is of source another, and this is source {here}"):
+                asker.check(other)
 
     def test_a_check_takes_a_sequencer(self, asker: Asker) -> None:
         lease = asker.acquire()

@@ -12,10 +12,8 @@ from typing import Any, Self
 
 from fencelock._api.lease import BaseLease, BaseLost, note_loss
 from fencelock._api.lock_options import check_timeout
-from fencelock._api.proofs import check_request, checked
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
-from fencelock._flows.retry import ask_source
 from fencelock._keeper.record import DEADLINE_PASSED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 from fencelock.model import LeaseCheck
@@ -144,7 +142,7 @@ class AsyncLease(BaseLease):
     async def check(self) -> LeaseCheck:
         """Ask the source whether this lease holds the lock now, and for how long. A check is not a guard."""
         self._record.check_own()
-        return checked(self.sequencer, await self._driver.run(ask_source(check_request(self.sequencer))))
+        return await self._driver.run(renewal.check(self.sequencer))
 
     async def leave_block(self, error: BaseException | None) -> None:
         """End an `async with` block: release, and raise the loss after a good body, or note it on its

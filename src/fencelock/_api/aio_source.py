@@ -5,14 +5,13 @@ Promise: the source never blocks the loop; an acquire that is cancelled at any a
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
-from fencelock._api.proofs import broken_lock, check_request, checked, new_key
+from fencelock._api.proofs import broken_lock, check_sequencer, new_key
 from fencelock._api.source import BaseSource
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal, signing
@@ -124,7 +123,7 @@ class AsyncSource(BaseSource):
 
     async def check(self, sequencer: Sequencer) -> LeaseCheck:
         """Return whether the sequencer's lease holds its lock now; a check is not a guard. As `Source.check`."""
-        return checked(sequencer, await self._driver.run(ask_source(check_request(sequencer))))
+        return await self._driver.run(renewal.check(check_sequencer(sequencer)))
 
     async def keys(self) -> Keys:
         """Return the keys with which the source signs, as `Source.keys`."""
@@ -132,11 +131,11 @@ class AsyncSource(BaseSource):
 
     async def add_key(self, *, after: float = 0.0) -> SigningKey:
         """Draw a key, with which the source signs what it grants from `after` seconds on."""
-        return await self._driver.run(signing.add_key(new_key(after)))
+        return await self._driver.run(signing.add_key(*new_key(after)))
 
     async def retire_key(self, key_id: str, *, force: bool = False) -> SigningKey:
         """Sign with this key no more; SourceError while a running lease was signed with it, unless `force`."""
-        return await self._driver.run(signing.retire_key(key_id, int(time.time()), is_forced=force))
+        return await self._driver.run(signing.retire_key(key_id, is_forced=force))
 
     async def purge(self) -> int:
         """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""

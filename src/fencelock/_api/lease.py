@@ -16,11 +16,9 @@ from typing import Self
 
 from fencelock._api.credentials import MEMORY
 from fencelock._api.lock_options import check_timeout
-from fencelock._api.proofs import check_request, checked
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
-from fencelock._flows.retry import ask_source
 from fencelock._flows.tenure import Tenure
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import EXPIRED, RELEASED, LeaseRecord, Listeners
@@ -308,7 +306,7 @@ class Lease(BaseLease):
         refuses a late writer.
         """
         self._record.check_own()
-        return checked(self.sequencer, self._driver.run(ask_source(check_request(self.sequencer))))
+        return self._driver.run(renewal.check(self.sequencer))
 
     def leave_block(self, error: BaseException | None) -> None:
         """End a `with` block: release, and raise the loss if the body ended well, or note it on the body's exception

@@ -1,17 +1,18 @@
-"""What a source's answers about a lease's proof become, and the keys that sign it: what both kinds of source share.
+"""The sequencers that both kinds of source return and take, and the keys that sign them.
 
 Promise: a claim that was drawn here for a break leaves as the proof in a sequencer; a key's secret is shown in no
 `repr`.
 """
 
+import math
 import secrets
-import time
 
 from fencelock.errors import ConfigError
-from fencelock.model import BrokenLock, LeaseCheck, Sequencer, SigningKey, one_way
-from fencelock.protocol.source_requests import Broken, Check, Checked
+from fencelock.model import BrokenLock, Sequencer, SigningKey, one_way
+from fencelock.protocol.source_requests import Broken
 
 KEY_BYTES = 32
+MAX_AFTER_S = 10**9
 
 
 def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
@@ -23,22 +24,15 @@ def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
     return BrokenLock(name, reply.token, reply.holder, sequencer)
 
 
-def check_request(sequencer: object) -> Check:
-    """Return the request that checks a sequencer; ConfigError for anything else."""
+def check_sequencer(sequencer: object) -> Sequencer:
+    """Return the sequencer that a source shall check; ConfigError for anything else."""
     if not isinstance(sequencer, Sequencer):
         raise ConfigError(f"check takes a Sequencer, as lease.sequencer is, not {type(sequencer).__name__}")
-    return Check(sequencer.lock, sequencer.history_id, sequencer.proof)
+    return sequencer
 
 
-def checked(sequencer: Sequencer, reply: Checked) -> LeaseCheck:
-    """Return the answer to a check, for its caller; a true proof with another token is not current."""
-    remaining_ms = reply.remaining_ms if reply.last_token == sequencer.token else 0
-    return LeaseCheck(sequencer.lock, sequencer.token, remaining_ms / 1000, reply.last_token)
-
-
-def new_key(after: float) -> SigningKey:
-    """Draw a key that signs from `after` seconds on."""
-    if not after >= 0:  # Written so that it is true of NaN.
-        raise ConfigError(f"after is the seconds until the key signs, 0 or more; not {after!r}")
-    begins_s = int(time.time() + after)
-    return SigningKey(secrets.token_hex(4), secrets.token_bytes(KEY_BYTES), begins_s)
+def new_key(after: float) -> tuple[SigningKey, int]:
+    """Draw a key that signs from `after` seconds on, and return it with these, in whole seconds."""
+    if not 0 <= after <= MAX_AFTER_S:  # Written so that it is true of NaN.
+        raise ConfigError(f"after is the seconds until the key signs, 0 to {MAX_AFTER_S}; not {after!r}")
+    return SigningKey(secrets.token_hex(4), secrets.token_bytes(KEY_BYTES)), math.ceil(after)

@@ -4,14 +4,13 @@ Promise: if a signal, a cancellation or an error interrupts an acquire at any po
 abandon (H5).
 """
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.lock import Lock, RLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions, check_lock_options, resolve_url
-from fencelock._api.proofs import broken_lock, check_request, checked, new_key
+from fencelock._api.proofs import broken_lock, check_sequencer, new_key
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal, signing
@@ -199,9 +198,10 @@ class Source(BaseSource):
         """Return whether the sequencer's lease holds its lock now, for how long, and the lock's last token.
 
         A check is not a guard: the lease may end between the answer and what you do next. Only a mark, which the
-        resource compares with every write, refuses a late writer. One indexed read.
+        resource compares with every write, refuses a late writer. One indexed read. WrongLockError, which names both
+        sources, if another source has issued the sequencer.
         """
-        return checked(sequencer, self._driver.run(ask_source(check_request(sequencer))))
+        return self._driver.run(renewal.check(check_sequencer(sequencer)))
 
     def keys(self) -> Keys:
         """Return the keys with which the source signs, and the ids of those that running leases were signed with.
@@ -216,11 +216,11 @@ class Source(BaseSource):
 
         Bring it to the guards first: `guard.install_keys(source)`.
         """
-        return self._driver.run(signing.add_key(new_key(after)))
+        return self._driver.run(signing.add_key(*new_key(after)))
 
     def retire_key(self, key_id: str, *, force: bool = False) -> SigningKey:
         """Sign with this key no more; SourceError while a running lease was signed with it, unless `force`."""
-        return self._driver.run(signing.retire_key(key_id, int(time.time()), is_forced=force))
+        return self._driver.run(signing.retire_key(key_id, is_forced=force))
 
     def purge(self) -> int:
         """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""

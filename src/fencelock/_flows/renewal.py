@@ -1,4 +1,4 @@
-"""Renew and end leases: the keeper's beat, a release, an operator's break, and the raise of an epoch.
+"""Renew, check and end leases: the keeper's beat, a release, an operator's break, and the raise of an epoch.
 
 Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4), and tells a
 lease that had ended before (H3). Never: a lease extended by a reply that arrived after its deadline;
@@ -8,13 +8,14 @@ lease that had ended before (H3). Never: a lease extended by a reply that arrive
 from typing import NamedTuple
 
 from fencelock._flows.retry import ask_source
-from fencelock.errors import FencelockError
-from fencelock.model import SourceInfo
+from fencelock.errors import FencelockError, WrongLockError
+from fencelock.model import LeaseCheck, Sequencer, SourceInfo
 from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import (
     NOW,
     Break,
     Broken,
+    Check,
     Inspect,
     RaiseEpoch,
     ReadSource,
@@ -56,6 +57,21 @@ def end_lease(lock: str, claim: str) -> SourceFlow[str | None]:
         return found
     now = "nobody holds" if info.holder is None else f"with token {info.token}, {info.holder} holds"
     return f"{found}; {now} the lock now"
+
+
+def check(sequencer: Sequencer) -> SourceFlow[LeaseCheck]:
+    """Return whether the sequencer's lease holds its lock now; WrongLockError if it is another source's."""
+    reply = yield from ask_source(Check(sequencer.lock, sequencer.history_id, sequencer.proof))
+    # A true proof with another token is not current.
+    remaining_ms = reply.remaining_ms if reply.last_token == sequencer.token else 0
+    if not remaining_ms:
+        here = yield from ask_source(ReadSource())
+        if here.source_id != sequencer.source_id:
+            raise WrongLockError(
+                f"the sequencer of lock {sequencer.lock!r} is of source {sequencer.source_id}, and this is source "
+                f"{here.source_id}, which cannot know of that lease: ask the first one"
+            )
+    return LeaseCheck(sequencer.lock, sequencer.token, remaining_ms / 1000, reply.last_token)
 
 
 def break_lock(lock: str, claim: str, holder: str, reason: str) -> SourceFlow[Broken]:

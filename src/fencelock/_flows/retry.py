@@ -13,6 +13,7 @@ from fencelock.errors import OutcomeUnknownError
 from fencelock.model import LockInfo, SourceInfo
 from fencelock.protocol.source_requests import (
     Acquire,
+    AddKey,
     BlockSpent,
     Break,
     Broken,
@@ -32,10 +33,10 @@ from fencelock.protocol.source_requests import (
     Release,
     Released,
     ReserveBlock,
+    RetireKey,
     SourceFlow,
     SourceReply,
     SourceRequest,
-    WriteKey,
 )
 
 MAX_TRIES = 3
@@ -56,7 +57,7 @@ def ask_source(request: Check) -> SourceFlow[Checked]: ...
 @overload
 def ask_source(request: ReadKeys) -> SourceFlow[Keys]: ...
 @overload
-def ask_source(request: WriteKey) -> SourceFlow[None]: ...
+def ask_source(request: AddKey | RetireKey) -> SourceFlow[None]: ...
 @overload
 def ask_source(request: Purge) -> SourceFlow[int]: ...
 @overload

@@ -4,7 +4,6 @@ Promise: a key's secret is printed nowhere; `export` writes it to a new file tha
 """
 
 import datetime as dt
-import time
 from pathlib import Path
 
 import click
@@ -142,15 +141,12 @@ def _state(key: SigningKey, known: Keys) -> str:
     if key.retired_s is not None:
         return f"retired {_time(key.retired_s)}"
     use = "in use" if key.key_id in known.in_use else "not in use"
-    if key.not_before_s > time.time():
-        return f"signs later, {use}"
-    return f"signs, {use}" if key.key_id == _signing(known) else use
-
-
-def _signing(known: Keys) -> str | None:
-    """Return the id of the key that signs now: the newest that is neither future nor retired."""
-    active = [key.key_id for key in known.keys if key.retired_s is None and key.not_before_s <= time.time()]
-    return active[-1] if active else None
+    if key.key_id == known.signing:
+        return f"signs, {use}"
+    # The keys are in the order in which they sign, so those after the one that signs now are not due yet.
+    ids = [one.key_id for one in known.keys]
+    is_due = known.signing is not None and ids.index(key.key_id) < ids.index(known.signing)
+    return use if is_due else f"signs later, {use}"
 
 
 def _time(seconds: int) -> str:

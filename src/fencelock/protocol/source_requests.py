@@ -124,13 +124,21 @@ class Purge(NamedTuple):
     """Forget the locks that are free and have no waiters; their tokens are never issued again. Reply: int, how many."""
 
 
-class WriteKey(NamedTuple):
-    """Keep a key, or the later state of one, with which the source signs what it grants. Reply: None.
+class AddKey(NamedTuple):
+    """Keep a key, with which the source signs what it grants from `after_s` seconds on, by the source's own clock: the
+    times in the key are not used. Repeating it changes nothing. Reply: None.
 
     UnsupportedError from a store that its clients reach directly: they could sign what they like.
     """
 
     key: SigningKey
+    after_s: int = 0
+
+
+class RetireKey(NamedTuple):
+    """Sign with this key no more, from now on by the source's clock. Repeating it changes nothing. Reply: None."""
+
+    key_id: str
 
 
 class ReadKeys(NamedTuple):
@@ -207,10 +215,13 @@ class Checked(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """A source's keys, and the ids of those with which a lease that is running now was signed."""
+    """A source's keys, the ids of those with which a lease that is running now was signed, and the id of the key that
+    signs now; None: none does.
+    """
 
     keys: tuple[SigningKey, ...]
     in_use: tuple[str, ...]
+    signing: str | None = None
 
 
 class Renewed(NamedTuple):
@@ -235,8 +246,8 @@ DriverRequest = Now | Draw | Listen | Wait
 """What the driver answers; a store never sees these."""
 
 SourceRequest = (
-    Acquire | Poll | ReserveBlock | Renew | Release | Inspect | Check | ListLocks | Break | Purge | WriteKey
-    | ReadKeys | ReadSource | RaiseEpoch
+    Acquire | Poll | ReserveBlock | Renew | Release | Inspect | Check | ListLocks | Break | Purge | AddKey
+    | RetireKey | ReadKeys | ReadSource | RaiseEpoch
 )  # fmt: skip
 """What a source's connection answers."""
 

@@ -18,6 +18,8 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.errors import SOURCE_PART, ErrorMapper, check_schema_number
 from fencelock.stores.source_clock import SourceIdentity, SourceState
+from fencelock.stores.sql.signing import hmac_pads
+from fencelock.stores.statements import Statements
 
 SCHEMA_NUMBER = 3
 RENEWAL_S = 0.0001
@@ -53,7 +55,7 @@ class SourceOperation(NamedTuple):
 class SourceCodecBase:
     """Encodes each request of `protocol/source_requests.py` as one operation."""
 
-    ENCODERS: ClassVar[dict[type, Callable[[Any, Any], SourceOperation]]]
+    SQL: ClassVar[Statements]
 
     def __init__(self, view: SourceView) -> None:
         self._view = view
@@ -61,6 +63,23 @@ class SourceCodecBase:
     def encode(self, request: Any) -> SourceOperation:
         """Return the operation for a request."""
         return self.ENCODERS[type(request)](self, request)
+
+    def _add_key(self, request: ask.AddKey) -> SourceOperation:
+        key = request.key
+        parameters = (key.key_id, key.secret, *hmac_pads(key.secret), request.after_s)
+        return SourceOperation(self.SQL.add_key, parameters, lambda _: None)
+
+    def _retire_key(self, request: ask.RetireKey) -> SourceOperation:
+        return SourceOperation(self.SQL.retire_key, (request.key_id,), lambda _: None)
+
+    def _read_keys(self, _: ask.ReadKeys) -> SourceOperation:
+        return SourceOperation(self.SQL.read_keys, (), decode_keys)
+
+    ENCODERS: ClassVar[dict[type, Callable[[Any, Any], SourceOperation]]] = {
+        ask.AddKey: _add_key,
+        ask.RetireKey: _retire_key,
+        ask.ReadKeys: _read_keys,
+    }
 
     def _asked_us(self) -> int:
         """Return this moment on the source's clock: a claim that ends now was drawn no later."""
@@ -103,9 +122,12 @@ def signature_in(key_id: str | None, text: str | None) -> ask.Signature:
 
 
 def decode_keys(rows: Rows) -> ask.Keys:
-    """Return the keys of rows (key id, secret, first second, retired second, whether a running lease has it)."""
-    keys = tuple(SigningKey(key_id, bytes(secret), begins_s, ended_s) for key_id, secret, begins_s, ended_s, _ in rows)
-    return ask.Keys(keys, tuple(row[0] for row in rows if row[4]))
+    """Return the keys of rows (key id, secret, first second, retired second, whether a running lease has it, whether it
+    signs now).
+    """
+    keys = tuple(SigningKey(key_id, bytes(secret), begins_s, ended_s) for key_id, secret, begins_s, ended_s, *_ in rows)
+    signing = [row[0] for row in rows if row[5]]
+    return ask.Keys(keys, tuple(row[0] for row in rows if row[4]), signing[0] if signing else None)
 
 
 def decode_renewed(rows: Rows) -> ask.Renewed:

@@ -55,7 +55,7 @@ def _draw_id() -> str:
     return os.urandom(8).hex()
 
 
-def refuse_keys(state: ClusterState, request: ask.WriteKey | ask.ReadKeys) -> Operations:
+def refuse_keys(state: ClusterState, request: ask.AddKey | ask.RetireKey | ask.ReadKeys) -> Operations:
     """Raise UnsupportedError: a signature proves nothing where clients write the keys themselves."""
     yield from ()
     raise unsupported(request, state.url)

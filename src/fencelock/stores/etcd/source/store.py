@@ -42,7 +42,8 @@ OPERATIONS: dict[type, Callable[[ClusterState, Any], Operations]] = {
     ask.Check: inspection.check,
     ask.ListLocks: inspection.list_locks,
     ask.Purge: admin.purge,
-    ask.WriteKey: admin.refuse_keys,
+    ask.AddKey: admin.refuse_keys,
+    ask.RetireKey: admin.refuse_keys,
     ask.ReadKeys: admin.refuse_keys,
 }
 

@@ -10,7 +10,7 @@ from pymysql.constants import ER
 from fencelock.errors import MissingDependencyError, SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
-from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
+from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite, not_permitted
 
 _CLIENT_ERRORS = range(2000, 3000)
 """Errors that the client library raises itself: the server reported nothing."""
@@ -26,6 +26,14 @@ _INDEFINITE = {
     _STATEMENT_TIMEOUT,
 }
 """Errors of the server that may hit a routine after its COMMIT."""
+_NOT_PERMITTED = {
+    ER.DBACCESS_DENIED_ERROR,
+    ER.ACCESS_DENIED_ERROR,
+    ER.TABLEACCESS_DENIED_ERROR,
+    ER.COLUMNACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    ER.PROCACCESS_DENIED_ERROR,
+}
 _DEFINITE = (
     DefiniteError(
         {ER.NO_SUCH_TABLE, ER.SP_DOES_NOT_EXIST, ER.SP_WRONG_NO_OF_ARGS, ER.BAD_FIELD_ERROR},
@@ -41,19 +49,6 @@ _DEFINITE = (
         {ER.OPTION_PREVENTS_STATEMENT, _READ_ONLY_TRANSACTION, _READ_ONLY_MODE},
         SourceUnavailableError,
         "{url} takes no writes ({message}): it is a replica, or was made read-only",
-    ),
-    DefiniteError(
-        {
-            ER.DBACCESS_DENIED_ERROR,
-            ER.ACCESS_DENIED_ERROR,
-            ER.TABLEACCESS_DENIED_ERROR,
-            ER.COLUMNACCESS_DENIED_ERROR,
-            ER.SPECIFIC_ACCESS_DENIED_ERROR,
-            ER.PROCACCESS_DENIED_ERROR,
-        },
-        SourceError,
-        "{url} does not permit it ({message}): grant it to this role, or run `fencelock install` if it has no schema "
-        "yet",
     ),
     DefiniteError(
         {
@@ -102,6 +97,9 @@ def map_error(error: BaseException, info: MySQLConnectionInfo) -> SourceError | 
     message, number = message_of(error), error_number(error)
     if not number or number in _CLIENT_ERRORS or number in _INDEFINITE:
         return connection_lost(info.url, message)
+    if number in _NOT_PERMITTED:
+        remedy = "grant it to this role, or run `fencelock install` if there is no schema yet"
+        return not_permitted(info.url, message, remedy)
     known = find_definite(_DEFINITE, number, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")
 

@@ -14,7 +14,6 @@ from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection.masks import mask
 from fencelock.stores.source_clock import SourceState
-from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.sql.source import (
     MAX_WAITERS,
     PAGE_LOCKS,
@@ -24,7 +23,6 @@ from fencelock.stores.sql.source import (
     SourceCodecBase,
     SourceOperation,
     SourceView,
-    decode_keys,
     decode_renewed,
     lock_info,
     signature_in,
@@ -59,6 +57,8 @@ class MySQLSourceCodec(SourceCodecBase):
 
     Claims and proofs are masked with the session's key, which the greeting has returned.
     """
+
+    SQL = SQL
 
     def __init__(self, view: SourceView, mask_key: str) -> None:
         super().__init__(view)
@@ -113,14 +113,6 @@ class MySQLSourceCodec(SourceCodecBase):
         parameters = (request.lock.encode(), request.history_id, self._mask(request.proof))
         return SourceOperation(SQL.check_proof, parameters, lambda rows: ask.Checked(*(rows[0] if rows else (0, None))))
 
-    def _write_key(self, request: ask.WriteKey) -> SourceOperation:
-        key = request.key
-        parameters = (key.key_id, key.secret, *hmac_pads(key.secret), key.not_before_s, key.retired_s)
-        return SourceOperation(SQL.write_key, parameters, lambda _: None)
-
-    def _read_keys(self, _: ask.ReadKeys) -> SourceOperation:
-        return SourceOperation(SQL.read_keys, (), decode_keys)
-
     def _purge(self, _: ask.Purge) -> SourceOperation:
         return SourceOperation(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
 
@@ -131,6 +123,7 @@ class MySQLSourceCodec(SourceCodecBase):
         return SourceOperation(SQL.inspect_page, ((request.after or "").encode(), PAGE_LOCKS), _decode_page)
 
     ENCODERS: ClassVar = {
+        **SourceCodecBase.ENCODERS,
         ask.Acquire: _acquire,
         ask.Poll: _poll,
         ask.Release: _release,
@@ -138,8 +131,6 @@ class MySQLSourceCodec(SourceCodecBase):
         ask.RaiseEpoch: _raise_epoch,
         ask.Break: _break_lease,
         ask.Check: _check,
-        ask.WriteKey: _write_key,
-        ask.ReadKeys: _read_keys,
         ask.Purge: _purge,
         ask.Inspect: _inspect,
         ask.ListLocks: _list_locks,

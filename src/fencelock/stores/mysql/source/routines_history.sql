@@ -101,7 +101,7 @@ BEGIN
     INTO v_source_id, v_history_id, v_now_us FROM fencelock_source WHERE id = 1;
     SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
     WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
-    ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
+    ORDER BY not_before_s DESC, number DESC LIMIT 1;
     IF v_key_id IS NOT NULL THEN
         SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
             v_history_id, 'x', v_token, v_proof, BASE64URL(p_lock)));
@@ -109,20 +109,19 @@ BEGIN
     SELECT v_token, v_source_id, v_history_id, v_holder, v_key_id, v_signature;
 END;
 
--- name: create_write_key
--- Keep a key, or its later state, and have the grants look for keys. With the caller's rights: only the owner of the tables
--- can.
-CREATE PROCEDURE fencelock_write_key(
+-- name: create_add_key
+-- Keep a key, which signs in so many seconds by this server's clock, and have the grants look for keys. A repeated request
+-- changes nothing. With the caller's rights: only the owner of the tables can.
+CREATE PROCEDURE fencelock_add_key(
     IN p_key_id VARCHAR(64) CHARACTER SET ascii, IN p_secret VARBINARY(512), IN p_inner_pad BINARY(64),
-    IN p_outer_pad BINARY(64), IN p_not_before_s BIGINT, IN p_retired_s BIGINT)
+    IN p_outer_pad BINARY(64), IN p_after_s BIGINT)
 SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     START TRANSACTION;
-    INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
-    VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, p_not_before_s, p_retired_s)
-    ON DUPLICATE KEY UPDATE secret = VALUES(secret), inner_pad = VALUES(inner_pad), outer_pad = VALUES(outer_pad),
-        not_before_s = VALUES(not_before_s), retired_s = VALUES(retired_s);
+    INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s)
+    VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)) + p_after_s)
+    ON DUPLICATE KEY UPDATE key_id = p_key_id;
     UPDATE fencelock_source SET has_key = TRUE WHERE id = 1;
     COMMIT;
 END;

@@ -118,7 +118,7 @@ deciding: BEGIN
         END IF;
         SELECT key_id INTO v_key_id FROM fencelock_source_key
         WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
-        ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
+        ORDER BY not_before_s DESC, number DESC LIMIT 1;
         UPDATE fencelock_lock SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
             ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
@@ -184,7 +184,7 @@ acquiring: BEGIN
                     -- Read at each grant: a key that was retired a moment ago signs nothing.
                     SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
                     WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
-                    ORDER BY not_before_s DESC, key_id DESC LIMIT 1;
+                    ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
                 UPDATE fencelock_lock SET token = LAST_INSERT_ID(), key_id = v_key_id WHERE name = p_lock;
                 COMMIT;

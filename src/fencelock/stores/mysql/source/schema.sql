@@ -60,8 +60,9 @@ CREATE TABLE IF NOT EXISTS fencelock_waiter (
 
 -- name: create_source_key
 -- The keys with which this source signs sequencers, for its owner alone. `inner_pad` and `outer_pad` are the key XOR'ed
--- with HMAC's two constants. Times are seconds since 1970.
+-- with HMAC's two constants. Times are seconds since 1970. Of two keys of one second, the higher number is the newer.
 CREATE TABLE IF NOT EXISTS fencelock_source_key (
+    number       BIGINT        NOT NULL AUTO_INCREMENT UNIQUE,
     key_id       VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     secret       VARBINARY(512) NOT NULL,
     inner_pad    BINARY(64)    NOT NULL,

@@ -40,17 +40,27 @@ CALL fencelock_inspect(NULL, %s, %s);
 -- Whether the lease of a proof holds the lock now.
 CALL fencelock_check(%s, %s, %s);
 
--- name: write_key
--- Keep a key, or its later state.
-CALL fencelock_write_key(%s, %s, %s, %s, %s, %s);
+-- name: add_key
+-- Keep a key, which signs in so many seconds.
+CALL fencelock_add_key(%s, %s, %s, %s, %s);
+
+-- name: retire_key
+-- Sign with a key no more.
+UPDATE fencelock_source_key SET retired_s = COALESCE(retired_s, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)))
+WHERE key_id = %s;
 
 -- name: read_keys
--- The keys, oldest first, and for each whether a lease that is running was signed with it.
+-- The keys, oldest first, and for each whether a lease that is running was signed with it, and whether it signs now.
 SELECT k.key_id, k.secret, k.not_before_s, k.retired_s, EXISTS (
     SELECT 1 FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1
     WHERE l.key_id = k.key_id AND l.digest IS NOT NULL AND l.epoch = s.epoch
-      AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
-FROM fencelock_source_key AS k ORDER BY k.not_before_s, k.key_id;
+      AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
+    k.key_id <=> (
+        SELECT n.key_id FROM fencelock_source_key AS n
+        WHERE n.not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6))
+          AND COALESCE(n.retired_s > TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)), TRUE)
+        ORDER BY n.not_before_s DESC, n.number DESC LIMIT 1)
+FROM fencelock_source_key AS k ORDER BY k.not_before_s, k.number;
 
 -- name: settings
 -- Settings that break the source's guarantees; a server shows those that it has.

@@ -12,11 +12,12 @@ import psycopg
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
+from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite, not_permitted
 
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _SESSION_TERMINATED = {"57P01", "57P02", "57P05"}
 _CONNECTION_CLASS = "08"
+_NOT_PERMITTED = "42501"
 _DEFINITE = (
     DefiniteError(
         {"3F000", "42703", "42P01", "42883", "42704"},
@@ -27,11 +28,6 @@ _DEFINITE = (
         {"25006"},
         SourceUnavailableError,
         "{url} takes no writes ({message}): it is a standby, or was made read-only",
-    ),
-    DefiniteError(
-        {"42501"},
-        SourceError,
-        "{url} does not permit it ({message}): grant it to this role, or ask an operator",
     ),
     DefiniteError(
         {"40001", "40P01", "53100", "53200", "53300", "53400", "55P03", "57014", "57P03"},
@@ -91,5 +87,7 @@ def map_error(error: BaseException, info: PostgresConnectionInfo) -> SourceError
 
 def map_state(state: str, message: str, info: PostgresConnectionInfo) -> SourceError:
     """Map an error state that the server reported in place of doing anything."""
+    if state == _NOT_PERMITTED:
+        return not_permitted(info.url, message, "grant it to this role, or ask an operator")
     known = find_definite(_DEFINITE, state, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")

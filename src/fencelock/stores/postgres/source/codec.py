@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.sql.source import (
     MAX_WAITERS,
     PAGE_LOCKS,
@@ -19,7 +18,6 @@ from fencelock.stores.sql.source import (
     SourceCodecBase,
     SourceOperation,
     SourceView,
-    decode_keys,
     decode_renewed,
     lock_info,
     signature_in,
@@ -60,6 +58,8 @@ class PostgresDescription(NamedTuple):
 
 class PostgresSourceCodec(SourceCodecBase):
     """`channel` is where this process listens; None behind a pooler, where it polls."""
+
+    SQL = SQL
 
     def __init__(self, view: SourceView, channel: str | None) -> None:
         super().__init__(view)
@@ -106,14 +106,6 @@ class PostgresSourceCodec(SourceCodecBase):
         parameters = (request.lock.encode(), request.history_id, request.proof)
         return SourceOperation(SQL.check_proof, parameters, lambda rows: ask.Checked(*(rows[0] if rows else (0, None))))
 
-    def _write_key(self, request: ask.WriteKey) -> SourceOperation:
-        key = request.key
-        parameters = (key.key_id, key.secret, *hmac_pads(key.secret), key.not_before_s, key.retired_s)
-        return SourceOperation(SQL.write_key, parameters, lambda _: None)
-
-    def _read_keys(self, _: ask.ReadKeys) -> SourceOperation:
-        return SourceOperation(SQL.read_keys, (), decode_keys)
-
     def _purge(self, _: ask.Purge) -> SourceOperation:
         return SourceOperation(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
 
@@ -125,6 +117,7 @@ class PostgresSourceCodec(SourceCodecBase):
         return SourceOperation(SQL.inspect_page, parameters, lambda rows: tuple(map(_lock_info, rows)))
 
     ENCODERS: ClassVar = {
+        **SourceCodecBase.ENCODERS,
         ask.Acquire: _acquire,
         ask.Poll: _poll,
         ask.Release: _release,
@@ -136,8 +129,6 @@ class PostgresSourceCodec(SourceCodecBase):
         ask.Inspect: _inspect,
         ask.Check: _check,
         ask.ListLocks: _list_locks,
-        ask.WriteKey: _write_key,
-        ask.ReadKeys: _read_keys,
     }
     """ReadSource is not here: it is `describe`, with which a connection begins."""
 

@@ -72,18 +72,21 @@ SELECT name, token, holder, remaining_ms, ttl_ms, waiters FROM fencelock.inspect
 -- Whether the lease of a proof holds the lock now.
 SELECT remaining_ms, last_token FROM fencelock.check_proof(%s, %s, %s);
 
--- name: write_key
--- Keep a key, or its later state.
-INSERT INTO fencelock.signing_key (key_id, secret, inner_pad, outer_pad, not_before_s, retired_s)
-VALUES (%s, %s, %s, %s, %s, %s)
-ON CONFLICT (key_id) DO UPDATE
-SET secret = excluded.secret, inner_pad = excluded.inner_pad, outer_pad = excluded.outer_pad,
-    not_before_s = excluded.not_before_s, retired_s = excluded.retired_s
-RETURNING key_id;
+-- name: add_key
+-- Keep a key, which signs in so many seconds by this server's clock, and flush it. A repeated request changes nothing.
+INSERT INTO fencelock.signing_key (key_id, secret, inner_pad, outer_pad, not_before_s)
+VALUES (%s, %s, %s, %s, fencelock.now_us() / 1000000 + %s)
+ON CONFLICT (key_id) DO UPDATE SET key_id = excluded.key_id RETURNING set_config('synchronous_commit', 'on', true);
+
+-- name: retire_key
+-- Sign with a key no more, also after a power cut: the commits of this session are not flushed otherwise.
+UPDATE fencelock.signing_key SET retired_s = coalesce(retired_s, fencelock.now_us() / 1000000) WHERE key_id = %s
+RETURNING set_config('synchronous_commit', 'on', true);
 
 -- name: read_keys
--- The keys, oldest first, and for each whether a lease that is running was signed with it.
+-- The keys, oldest first, and for each whether a lease that is running was signed with it, and whether it signs now.
 SELECT key_id, secret, not_before_s, retired_s, EXISTS (
     SELECT FROM fencelock.lock AS held
-    WHERE held.key_id = signing_key.key_id AND held.digest IS NOT NULL AND held.deadline_us > fencelock.now_us())
+    WHERE held.key_id = signing_key.key_id AND held.digest IS NOT NULL AND held.deadline_us > fencelock.now_us()),
+    key_id IS NOT DISTINCT FROM fencelock.newest_key(fencelock.now_us())
 FROM fencelock.signing_key ORDER BY not_before_s, number;

@@ -115,7 +115,7 @@ class ZooKeeperConnection:
         request, kind = hash_claims(request), type(request)
         if kind is ask.Release:
             return self._queue.release(request)
-        if kind in (ask.WriteKey, ask.ReadKeys):
+        if kind in (ask.AddKey, ask.RetireKey, ask.ReadKeys):
             raise unsupported(request, self._store.url)
         self._use_sessions()
         if kind is ask.Acquire:
