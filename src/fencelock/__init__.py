@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fencelock.errors import (
         AcquireTimeoutError,
         AlreadyDoneError,
+        BlockLostError,
         ConfigError,
         EffectInDoubtError,
         FencelockError,
@@ -71,6 +72,7 @@ _HOMES = {
     "AcquireTimeoutError": _ERRORS,
     "Admission": _BLOCKS,
     "AlreadyDoneError": _ERRORS,
+    "BlockLostError": _ERRORS,
     "BrokenLock": _MODEL,
     "ConfigError": _ERRORS,
     "Dispatch": "fencelock._api.dispatch",
@@ -127,6 +129,7 @@ __all__ = [
     "AcquireTimeoutError",
     "Admission",
     "AlreadyDoneError",
+    "BlockLostError",
     "BrokenLock",
     "ConfigError",
     "Dispatch",

@@ -8,7 +8,7 @@
     ├─ GuardError
     │  └─ StaleTokenError(.token .mark .resource) · TokenCollisionError · WrongLockError
     │     UnfencedWriteError · SealLostError · ImplausibleTokenError(.token .ceiling .resource)
-    │     ForgedSequencerError · RightError
+    │     ForgedSequencerError · RightError · BlockLostError
     │     AlreadyDoneError(.result .token) · EffectInDoubtError(.token .holder .began_at)
     ├─ SourceError
     │  ├─ SourceUnavailableError · OutcomeUnknownError · SchemaError · UnsupportedError
@@ -126,6 +126,10 @@ class UnfencedWriteError(GuardError):
 
 class SealLostError(GuardError):
     """A seal that this tenure made is gone: the resource went back in time, so discard everything read from it."""
+
+
+class BlockLostError(GuardError):
+    """The connection of a guarded block ended inside it: nothing of it was written. Its lease may be valid still."""
 
 
 class SourceError(FencelockError):

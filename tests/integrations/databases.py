@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,13 @@ TABLES = (
 )
 
 
+_END_OTHERS = (
+    "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+_OTHERS = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+
+
 @dataclass
 class GuardedDatabase:
     """The database of one test."""
@@ -41,6 +48,15 @@ class GuardedDatabase:
     """Opens a plain connection, in autocommit mode."""
     refused: str = "takes writes only from the holder of its lock"
     """Part of the store's error for a write without a token."""
+
+    def end_other_sessions(self) -> None:
+        """Have the server end every session of the database, as it ends one that is idle for too long."""
+        if self.kind == "postgres":
+            self.rows(_END_OTHERS)
+            return
+        for (number,) in self.rows(_OTHERS):
+            with suppress(Exception):  # It has ended meanwhile.
+                self.rows(f"KILL {number}")
 
     def guard(self, *resources: str) -> fencelock.Guard:
         return fencelock.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from fencelock import GuardError
+from fencelock import BlockLostError, GuardError
+from fencelock._api.idle_limit import is_from_lost_block
 from tests.integrations.alchemy import Body, Stack
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 from tests.integrations.endings import ENDED, WRITE, check_endings
@@ -98,3 +99,45 @@ def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(guarded: G
         shown = "\n".join(seen)
         assert "fencelock.offer" in shown
         assert (lease.sequencer.proof in shown) == ("psycopg2" in guarded.engines[0])
+
+
+def test_g3_a_block_whose_session_the_server_ended_says_so_with_every_driver(guarded: GuardedDatabase) -> None:
+    """By its error, or by a note on the driver's, which tells of a closed connection at most."""
+    if guarded.kind == "sqlite":
+        return  # It has no sessions.
+    for stack in stacks(guarded):
+        for then in (WRITE, None):
+            with pytest.raises((BlockLostError, DBAPIError)) as caught:
+                stack.fenced(HandmadeLease(5), partial(lose, guarded, then), guard=guarded.guard())
+            told = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+            assert "closed inside its block" in told
+            assert "Nothing of it was written" in told
+            assert "token 5 is still valid, for 30.0 s: only this block is gone" in told
+            assert is_from_lost_block(caught.value)
+            assert guarded.value() == "first"
+            stack.free()
+
+
+def lose(guarded: GuardedDatabase, then: str | None, target: Any) -> None:
+    """Write, lose the session, and go on."""
+    target.execute(text(WRITE))
+    guarded.end_other_sessions()
+    if then is not None:
+        target.execute(text(then))
+
+
+def test_g3_the_session_limits_a_block_as_its_idle_says(guarded: GuardedDatabase) -> None:
+    look = {
+        "postgres": "SELECT current_setting('idle_in_transaction_session_timeout')",
+        "mysql": "SELECT @@idle_transaction_timeout",
+        "sqlite": "SELECT 77",
+    }
+    for stack in stacks(guarded):
+        seen: list[Any] = []
+        body = partial(see, look[guarded.kind], seen)
+        stack.fenced(HandmadeLease(5), body, guard=guarded.guard(), idle=77)
+        assert seen in (["77s"], [77])
+
+
+def see(statement: str, seen: list[Any], target: Any) -> None:
+    seen.append(target.execute(text(statement)).scalar_one())

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from fencelock import FencelockError, GuardError, OutcomeUnknownError
+from fencelock import BlockLostError, FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.integrations.sqlalchemy import fenced
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 from tests.integrations.proxies import proxy_before
@@ -134,13 +136,23 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(guarded: Gua
         wait_until(lambda: guarded.rows(IDLE[guarded.kind]) == [])
         it.execute(PING)
 
-    with pytest.raises(GuardError, match="idle for longer than its lease"):
+    with pytest.raises(BlockLostError, match="idle for longer than it may"):
         stack.fenced(lease, idle)
     assert guarded.value() == "first"
     lease.remaining = lambda: 30.0
     stack.fenced(lease, write("next"))
     assert guarded.value() == "next"
     stack.close()
+
+
+def test_a_block_that_finds_no_database_is_definite(guarded: GuardedDatabase) -> None:
+    """The tenure has sealed before, so that the guard's own client is not asked."""
+    lease, guard = HandmadeLease(5), guarded.guard()
+    guard.seal(lease)
+    engine = create_engine(make_url(guarded.engines[0]).set(port=1))
+    with Session(engine) as session, pytest.raises(SourceUnavailableError, match="the block has not begun"):
+        fenced(session, lease, guard=guard).__enter__()
+    assert lease.open_transactions == 0
 
 
 @only_postgres

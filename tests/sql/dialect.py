@@ -52,6 +52,8 @@ class SqlDialect(ABC):
     check_violation: ClassVar[type[Exception]]
     duplicate_key: ClassVar[type[Exception]]
     proxy_type: ClassVar[type[Any]]
+    idle_limit: ClassVar[str]
+    """Selects for how many seconds the open transaction may be idle."""
     write_after_loss: ClassVar[type[Exception]]
     """What a write in a guarded block raises after the server has ended the connection."""
     async_connection: ClassVar[type[Any]]
@@ -193,6 +195,10 @@ class SqlDialect(ABC):
         number = self.number_of(native)
         self.end_session(database, number)
         self.wait_for_end(database, number)
+
+    def idle_limit_s(self, native: Any) -> float:
+        """Return for how long the open transaction may be idle."""
+        return float(run(native, self.idle_limit)[0][0])
 
     def wait_for_end(self, database: Any, number: int) -> None:
         """Return once the server has ended a connection."""

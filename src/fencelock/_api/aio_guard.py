@@ -15,6 +15,7 @@ from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.executors import AsyncWork, Executor, executor_for
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import GuardCore, OpenBlock, check_free, check_unused
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import (
     check_closable,
@@ -88,7 +89,7 @@ class AsyncGuard(BaseGuard):
             credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: LeaseLike) -> "AsyncGuardedTransaction":
+    def transaction(self, lease: LeaseLike, *, idle: float | None = None) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         As `fencelock.Guard.transaction`. PostgreSQL: a psycopg.AsyncConnection. SQLite: the connection is synchronous,
@@ -96,7 +97,9 @@ class AsyncGuard(BaseGuard):
         its CancelledError after the commit.
         """
         credential = credential_of(lease)
-        return AsyncGuardedTransaction(self._core.scope.url, credential, self._executor.work(credential))
+        return AsyncGuardedTransaction(
+            self._core.scope.url, credential, self._executor.work(credential, IdleLimit(credential, idle))
+        )
 
     def check(self, lease: LeaseLike, *, connection: Any) -> "AsyncAdmission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
@@ -260,7 +263,17 @@ class AsyncGuardedTransaction(UncopyableBlock):
 class AsyncAdmission(UncopyableBlock):
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_credential", "_executor", "_may_raise", "_native", "_presented")
+    __slots__ = (
+        "_block",
+        "_connection",
+        "_core",
+        "_credential",
+        "_executor",
+        "_limit",
+        "_may_raise",
+        "_native",
+        "_presented",
+    )
 
     def __init__(
         self, executor: Executor, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool
@@ -268,6 +281,7 @@ class AsyncAdmission(UncopyableBlock):
         self._executor = executor
         self._core = core
         self._credential = credential
+        self._limit = IdleLimit(credential)
         self._native = native
         self._may_raise = may_raise
         self._connection: AsyncGuardConnection | None = None
@@ -282,7 +296,7 @@ class AsyncAdmission(UncopyableBlock):
         connection = await self._admit()
         try:
             self._credential.enter_guarded(self._block)
-            self._presented = await run_async(self._core.present_flow(self._credential), connection)
+            self._presented = await run_async(self._core.present_flow(self._credential, self._limit), connection)
         except BaseException:
             self._credential.leave_guarded(self._block)
             raise
@@ -304,8 +318,11 @@ class AsyncAdmission(UncopyableBlock):
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:
                 raise
-        if error is not None and (mapped := connection.map_error(error)) is not None:
-            raise mapped from error
+        if error is not None:
+            mapped = connection.map_error(error)
+            self._limit.explain(error, mapped)
+            if mapped is not None:
+                raise mapped from error
 
     async def _admit(self) -> AsyncGuardConnection:
         """Return the caller's connection, in whose transaction the marks were found to be this lease's."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._drivers.aio import Threads
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
@@ -51,7 +52,7 @@ class Executor(Protocol):
     async def install(self) -> None:
         """Create the store's schema if it has none."""
 
-    def work(self, credential: Credential) -> AsyncWork:
+    def work(self, credential: Credential, limit: IdleLimit) -> AsyncWork:
         """Return a guarded transaction that has not begun."""
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
@@ -98,9 +99,9 @@ class AsyncioExecutor:
         finally:
             threads.close()
 
-    def work(self, credential: Credential) -> "AsyncioWork":
+    def work(self, credential: Credential, limit: IdleLimit) -> "AsyncioWork":
         """Return a guarded transaction that has not begun."""
-        return AsyncioWork(self._core, self._store, credential)
+        return AsyncioWork(self._core, self._store, credential, limit)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own."""
@@ -110,12 +111,13 @@ class AsyncioExecutor:
 class AsyncioWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_presented", "_store")
+    __slots__ = ("_connection", "_core", "_credential", "_limit", "_presented", "_store")
 
-    def __init__(self, core: GuardCore, store: AsyncGuardStore, credential: Credential) -> None:
+    def __init__(self, core: GuardCore, store: AsyncGuardStore, credential: Credential, limit: IdleLimit) -> None:
         self._core = core
         self._store = store
         self._credential = credential
+        self._limit = limit
         self._connection: AsyncGuardConnection | None = None
         self._presented: tuple[str, ...] = ()
 
@@ -125,7 +127,7 @@ class AsyncioWork:
         connection = self._store.connect_async()
         try:
             with core.emitting_refusals(credential):
-                opened = await run_async(core.open_flow(credential), connection)
+                opened = await run_async(core.open_flow(credential, self._limit), connection)
         except BaseException:
             connection.close()
             raise
@@ -143,11 +145,13 @@ class AsyncioWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                with self._core.emitting_refusals(self._credential):
+                with self._core.emitting_refusals(self._credential), self._limit.explaining():
                     await run_async(self._core.finish_flow(self._credential, self._presented), connection)
                 return None
             await connection.rollback()
-            return connection.map_error(error)
+            mapped = connection.map_error(error)
+            self._limit.explain(error, mapped)
+            return mapped
         finally:
             connection.close()
 
@@ -176,9 +180,9 @@ class ThreadExecutor:
         """Create the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
 
-    def work(self, credential: Credential) -> "ThreadWork":
+    def work(self, credential: Credential, limit: IdleLimit) -> "ThreadWork":
         """Return a guarded transaction that has not begun."""
-        return ThreadWork(GuardedWork(self._core, credential), self._beginnings, self._ends)
+        return ThreadWork(GuardedWork(self._core, credential, limit), self._beginnings, self._ends)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own in the loop's thread, where that is."""

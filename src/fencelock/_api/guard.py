@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
 from fencelock._api.guard_core import GuardCore, check_free
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
     check_closable,
@@ -137,7 +138,7 @@ class Guard(BaseGuard):
             credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: LeaseLike) -> "GuardedTransaction":
+    def transaction(self, lease: LeaseLike, *, idle: float | None = None) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         `with guard.transaction(lease) as connection:` yields the client's own connection. The block must not end the
@@ -147,8 +148,14 @@ class Guard(BaseGuard):
         was not confirmed. Whatever leaves the block as an exception undoes it. SQLite: foreign keys are enforced in
         the block, and nobody else can write to the file while it is open. etcd and ZooKeeper: the block gets what reads
         at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised too.
+
+        PostgreSQL and MySQL end a block that sends nothing for as long as the lease had left when it began, also if the
+        lease was renewed since: BlockLostError. `idle` is another limit in seconds, 600 at most. What it costs: if this
+        process freezes inside the block, a successor waits that long, instead of the lease's time left, before it can
+        seal. Other stores have no such limit, and ignore it.
         """
-        return GuardedTransaction(self._core, credential_of(lease))
+        credential = credential_of(lease)
+        return GuardedTransaction(self._core, credential, IdleLimit(credential, idle))
 
     def check(self, lease: LeaseLike, *, connection: Any) -> "Admission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.

@@ -9,6 +9,7 @@ from typing import Any
 
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.guard import run
 from fencelock.errors import FencelockError
@@ -25,9 +26,9 @@ class GuardedTransaction(UncopyableBlock):
     # Whatever stayed would bar every later block of this thread.
     __slots__ = ("_block", "_credential", "_open_block", "_work")
 
-    def __init__(self, core: GuardCore, credential: Credential) -> None:
+    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit) -> None:
         self._credential = credential
-        self._work = GuardedWork(core, credential)
+        self._work = GuardedWork(core, credential, limit)
         self._block = object()
         self._open_block = OpenBlock(core.scope.url)
 
@@ -70,13 +71,14 @@ class GuardedTransaction(UncopyableBlock):
 class Admission(UncopyableBlock):
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_credential", "_presented")
+    __slots__ = ("_block", "_connection", "_core", "_credential", "_limit", "_presented")
 
     def __init__(self, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool) -> None:
         """Check the marks in the transaction of the caller's connection; raise them there if that is allowed."""
         credential.check_valid()
         self._core = core
         self._credential = credential
+        self._limit = IdleLimit(credential)
         self._connection = core.store.caller_connection(native)
         self._presented: tuple[str, ...] = ()
         self._block = object()
@@ -86,7 +88,7 @@ class Admission(UncopyableBlock):
         credential = self._credential
         try:
             credential.enter_guarded(self._block)
-            self._presented = run(self._core.present_flow(credential), self._connection)
+            self._presented = run(self._core.present_flow(credential, self._limit), self._connection)
         except BaseException:
             credential.leave_guarded(self._block)
             raise
@@ -108,5 +110,8 @@ class Admission(UncopyableBlock):
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:
                 raise
-        if error is not None and (mapped := self._connection.map_error(error)) is not None:
-            raise mapped from error
+        if error is not None:
+            mapped = self._connection.map_error(error)
+            self._limit.explain(error, mapped)
+            if mapped is not None:
+                raise mapped from error

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fencelock._api.credentials import Credential
+from fencelock._api.idle_limit import IdleLimit, left_ms
 from fencelock._drivers.guard import run
 from fencelock._flows import admin, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
@@ -80,7 +81,6 @@ def check_free(url: str, task: object = None) -> None:
 
 
 Result = TypeVar("Result")
-_MS_PER_S = 1000
 
 
 class GuardCore:
@@ -141,9 +141,9 @@ class GuardCore:
         """Seal every resource."""
         return guarding.seal(self.scope, credential.sequencer, credential.tenure)
 
-    def open_flow(self, credential: Credential) -> GuardFlow[Opened]:
+    def open_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[Opened]:
         """Begin a guarded transaction."""
-        return guarding.open_transaction(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
+        return guarding.open_transaction(self.scope, credential.sequencer, credential.tenure, limit.begin())
 
     def finish_flow(self, credential: Credential, presented: tuple[str, ...]) -> GuardFlow[None]:
         """Commit a guarded transaction."""
@@ -152,16 +152,16 @@ class GuardCore:
     def check_flow(self, credential: Credential, *, may_raise: bool) -> GuardFlow[Sealed]:
         """Check the marks inside the caller's transaction."""
         return guarding.check(
-            self.scope, credential.sequencer, credential.tenure, _left_ms(credential), may_raise=may_raise
+            self.scope, credential.sequencer, credential.tenure, left_ms(credential), may_raise=may_raise
         )
 
-    def present_flow(self, credential: Credential) -> GuardFlow[tuple[str, ...]]:
+    def present_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[tuple[str, ...]]:
         """Admit the caller's writes; return the resources to which the lease was presented."""
-        return guarding.present(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
+        return guarding.present(self.scope, credential.sequencer, credential.tenure, limit.begin())
 
-    def present_first_flow(self, credential: Credential) -> GuardFlow[Opened]:
+    def present_first_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[Opened]:
         """Admit the caller's writes from the beginning of their transaction on."""
-        return guarding.present_first(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
+        return guarding.present_first(self.scope, credential.sequencer, credential.tenure, limit.begin())
 
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
@@ -202,11 +202,6 @@ class GuardCore:
             emit(self.hooks, Event("refused", self.scope.lock, credential.sequencer.token, resource, reason=reason))
 
 
-def _left_ms(credential: Credential) -> int | None:
-    remaining = credential.remaining()
-    return None if remaining is None else int(remaining * _MS_PER_S)
-
-
 def check_unused(*, is_used: bool) -> None:
     """Raise GuardError if a block was entered before."""
     if is_used:
@@ -216,11 +211,12 @@ def check_unused(*, is_used: bool) -> None:
 class GuardedWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_presented")
+    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_limit", "_presented")
 
-    def __init__(self, core: GuardCore, credential: Credential) -> None:
+    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit) -> None:
         self._core = core
         self._credential = credential
+        self._limit = limit
         self._connection: GuardConnection | None = None
         self._presented: tuple[str, ...] = ()
         self._is_used = False
@@ -240,7 +236,7 @@ class GuardedWork:
         core, credential = self._core, self._credential
         self._connection = core.store.connect()
         try:
-            opened = run(core.open_flow(credential), self._connection)
+            opened = run(core.open_flow(credential, self._limit), self._connection)
             self._presented = opened.presented
             core.emit_opened(credential, opened)
             native = self._connection.native
@@ -257,11 +253,13 @@ class GuardedWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                with self._core.emitting_refusals(self._credential):
+                with self._core.emitting_refusals(self._credential), self._limit.explaining():
                     run(self._core.finish_flow(self._credential, self._presented), connection)
                 return None
             connection.rollback()
-            return connection.map_error(error)
+            mapped = connection.map_error(error)
+            self._limit.explain(error, mapped)
+            return mapped
         finally:
             self.give_back()
 

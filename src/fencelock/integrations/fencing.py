@@ -13,6 +13,7 @@ from fencelock._api.credentials import Credential, credential_of
 from fencelock._api.executors import executor_for
 from fencelock._api.guard import BaseGuard, core_of
 from fencelock._api.guard_core import GuardCore, OpenBlock
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.validation import scope_of
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import ConfigError
@@ -62,8 +63,9 @@ class BlockEntry:
 class Fencing:
     """A lease, and the resources that one of its transactions may write."""
 
-    def __init__(self, core: GuardCore, store: SQLGuardStore, credential: Credential) -> None:
+    def __init__(self, core: GuardCore, store: SQLGuardStore, credential: Credential, limit: IdleLimit) -> None:
         self.store = store
+        self.limit = limit
         self._core = core
         self._credential = credential
 
@@ -99,14 +101,19 @@ class Fencing:
         """
         core, credential = self._core, self._credential
         with core.emitting_refusals(credential):
-            opened = run_generator(core.present_first_flow(credential), perform)
+            opened = run_generator(core.present_first_flow(credential, self.limit), perform)
         core.emit_observed(credential, opened.refused)
         yield
         perform(Unpresent(opened.presented))
 
 
 def fencing_of(
-    lease: Any, url: str, resource: str | None, resources: Iterable[str] | None, guard: BaseGuard | None
+    lease: Any,
+    url: str,
+    resource: str | None,
+    resources: Iterable[str] | None,
+    guard: BaseGuard | None,
+    idle: float | None,
 ) -> Fencing:
     """Return the fencing of a transaction at `url`, or at the guard's URL; ConfigError if the arguments conflict."""
     credential = credential_of(lease)
@@ -120,4 +127,4 @@ def fencing_of(
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):
         raise ConfigError(f"{core.store.url} is not a SQL database that a framework's connection could lead to")
-    return Fencing(core, core.store, credential)
+    return Fencing(core, core.store, credential, IdleLimit(credential, idle))

@@ -91,6 +91,12 @@ class AsyncSourceStore(SourceStore, Protocol):
         """Return a connection for the running loop, whose requests wait `request_timeout_s` at most."""
 
 
+class LostBlockNote(str):
+    """The note on an error that left a block whose connection had ended inside it: nothing of it was written."""
+
+    __slots__ = ()
+
+
 class GuardConnection(Protocol):
     """One client connection of a guard, used by one thread at a time."""
 
@@ -105,7 +111,10 @@ class GuardConnection(Protocol):
         """Roll back the open transaction, unless it is the caller's own; never raises."""
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Return the GuardError that an exception from the user's block stands for; None: it is the user's own."""
+        """Return the GuardError that an exception from the user's block stands for; None: it is the user's own.
+
+        If the connection ended inside the block, the user's own gets a LostBlockNote.
+        """
 
     def close(self) -> None:
         """Roll back the open transaction and give the connection back; never raises."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from fencelock.errors import (
+    BlockLostError,
     FencelockError,
     GuardError,
     ImplausibleTokenError,
@@ -19,6 +20,7 @@ from fencelock.errors import (
 )
 from fencelock.model import token_ceiling
 from fencelock.protocol.guard_requests import EndSessions, GrantRight, RevokeRights
+from fencelock.protocol.stores import LostBlockNote
 
 _ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
 SOURCE_PART, GUARD_PART = "source of tokens", "guard"
@@ -106,6 +108,26 @@ def nothing_protected(resource: str) -> GuardError:
 def not_protected(table: str, resource: str) -> GuardError:
     """Return the error for a table that the resource does not protect."""
     return GuardError(f"table {table!r} is not protected by resource {resource!r}: `fencelock marks` lists what is")
+
+
+def closed_inside() -> BlockLostError:
+    """Return the error for a block whose connection ended before its end."""
+    return BlockLostError(
+        "the connection of the guarded transaction was closed inside its block: by the block itself, by the network, "
+        "or by the server, which ends a transaction that is idle for longer than it may. Nothing of it was written"
+    )
+
+
+def idle_inside() -> BlockLostError:
+    """Return the error for a block that the server ended because it was idle."""
+    return BlockLostError(
+        "the guarded transaction was idle for longer than it may, so the server ended it, and nothing of it was written"
+    )
+
+
+def note_lost(error: BaseException) -> None:
+    """Note on the user's own error that the connection ended inside its block."""
+    error.add_note(LostBlockNote(f"fencelock: {closed_inside()}"))
 
 
 def check_plausible(resource: str, token: int, mark: int, unix_s: float) -> None:

@@ -57,6 +57,7 @@ class MySQLDialect(SqlDialect):
     check_violation = pymysql.Error
     duplicate_key = pymysql.IntegrityError
     proxy_type = MySQLProxy
+    idle_limit = "SELECT @@idle_transaction_timeout"
     write_after_loss = GuardError
     async_connection = aiomysql.Connection
     async_ends: ClassVar = [

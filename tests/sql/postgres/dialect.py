@@ -32,6 +32,7 @@ class PostgresDialect(SqlDialect):
     check_violation = psycopg.errors.CheckViolation
     duplicate_key = psycopg.errors.UniqueViolation
     proxy_type = PostgresProxy
+    idle_limit = "SELECT extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval)"
     write_after_loss = psycopg.OperationalError
     async_connection = psycopg.AsyncConnection
     async_ends: ClassVar = [lambda native: native.commit(), lambda native: native.rollback()]

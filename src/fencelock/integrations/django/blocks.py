@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transaction
 
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
-from fencelock.integrations.django.connection import DjangoConnection
+from fencelock.integrations.django.connection import DjangoConnection, unreachable_error
 from fencelock.integrations.django.reads import reads_checked, seal_noting
 from fencelock.integrations.django.urls import url_of
 from fencelock.integrations.fencing import COMMITTED, Fencing, fencing_of
@@ -29,6 +29,7 @@ def fenced(
     resources: Iterable[str] | None = None,
     using: str | None = None,
     guard: BaseGuard | None = None,
+    idle: float | None = None,
 ) -> "DjangoFenced":
     """Return a block that is one Django transaction, committed if no newer holder has sealed a resource.
 
@@ -36,11 +37,12 @@ def fenced(
     they are elsewhere. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
     autocommit, and the lease's own error if it is over; the block raises UnfencedWriteError for a write to another
     resource's table; leaving raises GuardError if the transaction was lost or marked for rollback, and
-    OutcomeUnknownError if the commit was not confirmed. An `on_commit` callback's error passes, with a note.
+    OutcomeUnknownError if the commit was not confirmed. An `on_commit` callback's error passes, with a note. `idle` is
+    as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
     """
     alias = using or DEFAULT_DB_ALIAS
     return DjangoFenced(
-        alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard)
+        alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard, idle)
     )
 
 
@@ -57,7 +59,7 @@ class DjangoFenced(UncopyableBlock):
     def __enter__(self) -> None:
         check_unused(is_used=self._is_used)
         self._is_used = True
-        _check_idle(self._alias)
+        _check_idle(self._alias, self._fencing.store.url)
         try:
             self._entry.begin()
             sealed_at = seal_noting(self._fencing)
@@ -101,6 +103,7 @@ def _guarded(alias: str, fencing: Fencing, sealed_at: Mapping[str, int], leave: 
             error.add_note(COMMITTED)
             raise
         mapped = adapter.map_error(error, is_commit=is_commit)
+        fencing.limit.explain(error, mapped)
         if mapped is None:
             raise
         raise mapped from error
@@ -108,7 +111,7 @@ def _guarded(alias: str, fencing: Fencing, sealed_at: Mapping[str, int], leave: 
         adapter.restore()
 
 
-def _check_idle(alias: str) -> None:
+def _check_idle(alias: str, url: str) -> None:
     """Raise GuardError if the connection is in a transaction; Django's own error in a thread with a running loop."""
     connection = transaction.get_connection(alias)
     if connection.in_atomic_block:
@@ -117,7 +120,10 @@ def _check_idle(alias: str) -> None:
             f"changed since: make fenced(…) the outermost block, and use atomic() inside it. (With ATOMIC_REQUESTS, "
             f"mark the view with transaction.non_atomic_requests; in tests use TransactionTestCase.)"
         )
-    connection.ensure_connection()
+    try:
+        connection.ensure_connection()
+    except (InterfaceError, OperationalError) as error:
+        raise unreachable_error(url, error) from error
     if not connection.get_autocommit():
         raise GuardError(
             f"database {alias!r} is not in autocommit mode, so an open transaction may have read already: call "

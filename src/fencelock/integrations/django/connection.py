@@ -9,9 +9,17 @@ from typing import Any
 
 from django.db import Error, InterfaceError, OperationalError
 
-from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.protocol.guard_requests import Unpresent
+from fencelock.errors import (
+    BlockLostError,
+    FencelockError,
+    GuardError,
+    OutcomeUnknownError,
+    SourceError,
+    SourceUnavailableError,
+)
+from fencelock.protocol.guard_requests import Present, Unpresent
 from fencelock.protocol.stores import SQLGuardStore
+from fencelock.stores.errors import closed_inside, note_lost
 
 
 class DjangoConnection:
@@ -22,15 +30,18 @@ class DjangoConnection:
         self._url = store.url
         driver = connection.connection
         self._driver = driver
+        self._is_presented = False
         self._guard_connection = store.framework_connection(driver, driver, connection.Database.paramstyle)
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
         if isinstance(request, Unpresent) and self.connection.needs_rollback:
             # Django would roll back, and return from the block as if it were committed.
-            raise closed_inside_error() if self.connection.closed_in_transaction else marked_error()
+            raise closed_by_block() if self.connection.closed_in_transaction else marked_error()
         with self._mapping_errors():
-            return self._guard_connection.perform(request)
+            reply = self._guard_connection.perform(request)
+        self._is_presented = self._is_presented or isinstance(request, Present)
+        return reply
 
     def prepare(self) -> None:
         """Prepare the session before its transaction begins."""
@@ -83,12 +94,22 @@ class DjangoConnection:
             return OutcomeUnknownError(
                 f"{self._url} broke the connection at COMMIT ({first}): whether the block was written is unknown"
             )
+        if is_lost and self._is_presented and not is_commit:
+            if isinstance(error, SourceError) and error.definite:
+                return closed_inside()
+            note_lost(error)
         return None
 
 
-def closed_inside_error() -> GuardError:
+def unreachable_error(url: str, error: Error) -> SourceUnavailableError:
+    """Return the error for a block that found no connection."""
+    first = str(error).partition("\n")[0]
+    return SourceUnavailableError(f"{url} cannot be reached ({first}): the block has not begun")
+
+
+def closed_by_block() -> BlockLostError:
     """Return the error for a block that closed its own connection; Django itself raises none at the block's end."""
-    return GuardError(
+    return BlockLostError(
         "the block closed the connection of its own guarded transaction (connection.close(), connections.close_all()): "
         "nothing of it was written. Leave the connection open until the block has ended"
     )

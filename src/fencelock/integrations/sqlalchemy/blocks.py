@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.guard import BaseGuard
@@ -20,7 +21,7 @@ from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.uncancelled import wait_to_the_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of
-from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection
+from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection, unreachable_error
 from fencelock.integrations.sqlalchemy.units import CoreUnit, SessionUnit, Unit
 from fencelock.integrations.sqlalchemy.urls import url_of
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
     AsyncTarget = TypeVar("AsyncTarget", bound=AsyncSession | AsyncConnection)
+_UNREACHABLE = (InterfaceError, OperationalError)
 Target = TypeVar("Target")
 SyncTarget = TypeVar("SyncTarget", bound=Session | Connection)
 
@@ -39,6 +41,7 @@ class FencedOptions(TypedDict, total=False):
     resources: Iterable[str]
     guard: BaseGuard
     bind_arguments: Mapping[str, Any]
+    idle: float
 
 
 @contextmanager
@@ -55,12 +58,17 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
                     stack.enter_context(fencing.presented(adapter.perform))
                     with adapter.kept_open():
                         yield
-                        adapter.check_still_open()
+                        with fencing.limit.explaining():
+                            adapter.check_still_open()
                         unit.finish()
             finally:
                 adapter.restore()
     except Exception as error:
-        mapped = None if adapter is None else adapter.map_error(error, is_committed=unit.is_committed())
+        if adapter is not None:
+            mapped = adapter.map_error(error, is_committed=unit.is_committed())
+        else:
+            mapped = unreachable_error(fencing.store.url, error) if isinstance(error, _UNREACHABLE) else None
+        fencing.limit.explain(error, mapped)
         if mapped is None:
             raise
         raise mapped from error
@@ -159,6 +167,7 @@ def fenced(target: Any, lease: Any, **options: Unpack[FencedOptions]) -> Any:
     `session.connection()`. Entering raises what `guard.seal` raises, GuardError if a transaction has begun already, and
     the lease's own error if it is over; the block raises UnfencedWriteError for a write to another resource's table;
     leaving raises GuardError if the block ended its transaction, OutcomeUnknownError if the commit was not confirmed.
+    `idle` is as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
     """
     if _is_a(target, scoped_session, "async_scoped_session"):
         target = target()
@@ -177,7 +186,7 @@ def fenced(target: Any, lease: Any, **options: Unpack[FencedOptions]) -> Any:
         )
     guard = options.get("guard")
     url = "" if guard is not None else url_of(unit.engine)
-    fencing = fencing_of(lease, url, options.get("resource"), options.get("resources"), guard)
+    fencing = fencing_of(lease, url, options.get("resource"), options.get("resources"), guard, options.get("idle"))
     return (AsyncFenced if is_async else Fenced)(target, unit, fencing)
 
 

@@ -11,9 +11,18 @@ from typing import Any
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
-from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.errors import (
+    BlockLostError,
+    FencelockError,
+    GuardError,
+    OutcomeUnknownError,
+    SourceError,
+    SourceUnavailableError,
+)
 from fencelock.integrations.fencing import COMMITTED
+from fencelock.protocol.guard_requests import Present
 from fencelock.protocol.stores import SQLGuardStore
+from fencelock.stores.errors import closed_inside, note_lost
 
 
 class SQLAlchemyConnection:
@@ -22,6 +31,8 @@ class SQLAlchemyConnection:
     def __init__(self, connection: Connection, store: SQLGuardStore) -> None:
         self.connection = connection
         self._url = store.url
+        self._is_presented = False
+        self._is_lost = False
         self._is_ended = False
         self._is_commit = False
         self._fairy: Any = connection.connection
@@ -32,7 +43,9 @@ class SQLAlchemyConnection:
     def perform(self, request: Any) -> Any:
         """Answer one request."""
         with self._mapping_errors():
-            return self._guard_connection.perform(request)
+            reply = self._guard_connection.perform(request)
+        self._is_presented = self._is_presented or isinstance(request, Present)
+        return reply
 
     def prepare(self) -> None:
         """Prepare the database session before its transaction begins."""
@@ -41,7 +54,10 @@ class SQLAlchemyConnection:
 
     def restore(self) -> None:
         """Clean the database session; invalidate the connection if that fails, so that no pool reuses it."""
-        if self.connection.closed or self.connection.invalidated:
+        if self.connection.closed:
+            return
+        if self.connection.invalidated:
+            self._is_lost = True
             return
         try:
             # A commit that was refused inside the block leaves SQLAlchemy's transaction half ended.
@@ -71,6 +87,10 @@ class SQLAlchemyConnection:
                 f"{self._url} broke the connection at COMMIT ({_first_line(error)}): whether the block was written is "
                 f"unknown"
             )
+        if self._is_presented and self._is_lost:
+            if isinstance(error, SourceError) and error.definite:
+                return closed_inside()
+            note_lost(error)
         return None
 
     @contextmanager
@@ -160,11 +180,13 @@ class SQLAlchemyConnection:
         self._clean()
 
     def check_still_open(self) -> None:
-        """Raise GuardError if the block tried to commit or lost its connection, and swallowed the error."""
+        """Raise GuardError if the block tried to commit, BlockLostError if it lost its connection, and swallowed the
+        error.
+        """
         if self._is_ended:
             raise ended_inside_error()
         if self.connection.invalidated:
-            raise GuardError(
+            raise BlockLostError(
                 "the connection of the guarded block was lost, or invalidated, and the error was caught: nothing of "
                 "the block was written. Let the error leave the block, and call it again"
             )
@@ -176,6 +198,11 @@ def ended_inside_error() -> GuardError:
         "the block tried to end its own guarded transaction (commit(), rollback(), close()): nothing of it was "
         "written. The end of the block commits, and an exception out of it rolls back; inside it use begin_nested()"
     )
+
+
+def unreachable_error(url: str, error: DBAPIError) -> SourceUnavailableError:
+    """Return the error for a block that found no connection."""
+    return SourceUnavailableError(f"{url} cannot be reached ({_first_line(error)}): the block has not begun")
 
 
 def _driver_errors(error: BaseException) -> Iterator[BaseException]:

@@ -20,6 +20,7 @@ from pymysql.cursors import Cursor
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import closed_inside, note_lost
 from fencelock.stores.mysql.connection.client import (
     FORKS,
     AsyncMySQLConnection,
@@ -34,7 +35,6 @@ from fencelock.stores.mysql.connection.wire import Rows, ending_word, results, r
 from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection, Trip, text_of
 from fencelock.stores.mysql.guard.errors import (
     RECORD_CHANGED,
-    closed_inside,
     ended_inside,
     map_block_error,
     map_request_error,
@@ -98,15 +98,17 @@ class MySQLBlockState(BlockState):
             return self.attempt  # type: ignore[no-any-return]
         if self.is_out:
             return unanswered_inside()
-        if self.descriptor < 0 or self.is_cut_off():
+        if self.is_cut_off():
             return closed_inside()
         return None if self.is_in_transaction and not self.is_rolled_back else ended_inside()
 
     def is_cut_off(self: Any) -> bool:
-        """Return whether the server has closed the idle connection.
+        """Return whether the idle connection is closed, by the server or here.
 
         Then the guard need not send COMMIT to find out, whose outcome would be unknown.
         """
+        if self.descriptor < 0:
+            return True
         readable = select.poll()
         readable.register(self.descriptor, select.POLLIN)
         return bool(readable.poll(0))
@@ -178,7 +180,7 @@ class AsyncMySQLBlockConnection(MySQLBlockState, AsyncMySQLConnection):
         await super()._connect()
 
     def is_cut_off(self) -> bool:
-        """Return whether the server has closed the idle connection; the loop may have read the end already."""
+        """Return whether the idle connection is closed; the loop may have read the end already."""
         return self.has_something_to_read or super().is_cut_off()
 
     async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
@@ -215,6 +217,8 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
     """Error mapping, and the decision whether to roll back."""
 
     _info: MySQLConnectionInfo
+    _is_lost = False
+    """Whether the connection had ended when the block's error rolled it back."""
     _is_begun = False
     """Whether a statement was sent since the last end of a transaction. A server that reports an error does not report
     whether a transaction is open.
@@ -230,7 +234,10 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Map an error in the user's block; None leaves the user's error as it is."""
-        return map_block_error(error)
+        mapped = map_block_error(error)
+        if mapped is None and self._is_lost:
+            note_lost(error)
+        return mapped
 
     def _needs_rollback(self) -> bool:
         """Return whether a transaction may be open that ROLLBACK would end; close a connection in doubt instead."""
@@ -239,6 +246,8 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
             return False
         self._is_begun = False
         was_in_block = native.is_in_block
+        # In the middle of a statement, what there is to read is its reply.
+        self._is_lost = was_in_block and FORKS.is_ours(native) and not native.is_out and native.is_cut_off()
         native.take_back()
         if FORKS.is_ours(native) and not native.is_out and (native.is_in_transaction or not was_in_block):
             return True

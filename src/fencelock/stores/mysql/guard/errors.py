@@ -19,7 +19,7 @@ from fencelock.errors import (
     SourceUnavailableError,
     StaleTokenError,
 )
-from fencelock.stores.errors import GUARD_PART, implausible, not_installed
+from fencelock.stores.errors import GUARD_PART, closed_inside, implausible, not_installed
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -176,14 +176,6 @@ def ended_inside() -> GuardError:
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, or a deadlock, after which MySQL rolls "
         "back everything): what the block has committed is written, under the right mark; the rest is not. Leave the "
         "end to the block, and use SAVEPOINT inside it"
-    )
-
-
-def closed_inside() -> GuardError:
-    """Return the error for a block whose connection was closed before its end."""
-    return GuardError(
-        "the connection of the guarded transaction was closed inside its block: by the block itself, by the network, "
-        "or by the server, which ends one that is idle for longer than its lease has left. Nothing of it was written"
     )
 
 

@@ -22,6 +22,7 @@ from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import closed_inside, note_lost
 from fencelock.stores.postgres.connection.client import (
     FORKS,
     AsyncPostgresConnection,
@@ -32,7 +33,6 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement, Trip, exchange, prepare
 from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, PostgresBlockCodec
 from fencelock.stores.postgres.guard.errors import (
-    closed_inside,
     ended_inside,
     failed_inside,
     is_users_error,
@@ -97,7 +97,7 @@ class PostgresBlockState(BlockState):
         """Return why a block that ended without an exception cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
-        if self.closed or self.is_cut_off():
+        if self.is_cut_off():
             return closed_inside()
         status = self.info.transaction_status
         if status == TransactionStatus.ACTIVE:
@@ -110,10 +110,12 @@ class PostgresBlockState(BlockState):
         return ended_inside() if status == TransactionStatus.IDLE else None
 
     def is_cut_off(self: Any) -> bool:
-        """Return whether the server has closed the idle connection.
+        """Return whether the idle connection is closed, by the server or here.
 
         Then the guard need not send COMMIT to find out, whose outcome would be unknown.
         """
+        if self.closed:
+            return True
         readable = select.poll()
         readable.register(self.pgconn.socket, select.POLLIN)
         try:
@@ -192,6 +194,8 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
     """Error mapping, and the decision whether to roll back."""
 
     _info: PostgresConnectionInfo
+    _is_lost = False
+    """Whether the connection had ended when the block's error rolled it back."""
 
     def _map_request_error(self, error: BaseException, request: Any) -> FencelockError | None:
         if isinstance(request, ask.Finish) and is_users_error(error, self._native):
@@ -200,7 +204,10 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Map an error in the user's block; None leaves the user's error as it is."""
-        return map_refusal(error)
+        refused = map_refusal(error)
+        if refused is None and self._is_lost:
+            note_lost(error)
+        return refused
 
     def _needs_rollback(self) -> bool:
         """Return whether a transaction is open that ROLLBACK would end; close a connection in doubt instead."""
@@ -209,6 +216,7 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
         if native is None:
             return False
         was_in_block, status = native.is_in_block, native.info.transaction_status
+        self._is_lost = was_in_block and FORKS.is_ours(native) and native.is_cut_off()
         native.take_back()
         if status in _IN_TRANSACTION and FORKS.is_ours(native) and not native.is_out:
             return True

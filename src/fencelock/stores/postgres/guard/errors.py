@@ -9,7 +9,7 @@ import json
 import psycopg
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.errors import GUARD_PART, implausible, not_installed
+from fencelock.stores.errors import GUARD_PART, idle_inside, implausible, not_installed
 from fencelock.stores.postgres.connection.errors import PostgresReport, map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -58,10 +58,7 @@ def map_refusal(error: BaseException) -> GuardError | None:
     if report is None:
         return None
     if report.state == _IDLE_TIMEOUT:
-        return GuardError(
-            "the guarded transaction was idle for longer than its lease had left, so the server ended it, and nothing "
-            "of it was written: acquire the lock again; if slow work belongs between statements, do it before the block"
-        )
+        return idle_inside()
     if not report.state.startswith(_OUR_CLASS):
         return None
     if report.state == ENDED_INSIDE:
@@ -128,14 +125,6 @@ def failed_inside() -> GuardError:
         "a statement of the guarded block failed and its error was caught, but PostgreSQL had ended the transaction "
         "with it, and wrote nothing of it. Put a statement that may fail into a savepoint "
         f"({_SAVEPOINTS})"
-    )
-
-
-def closed_inside() -> GuardError:
-    """Return the error for a block whose connection was closed before its end."""
-    return GuardError(
-        "the connection of the guarded transaction was closed inside its block: by the block itself, or by the server, "
-        "which ends one that is idle for longer than its lease has left. Nothing of it was written"
     )
 
 
