@@ -263,7 +263,7 @@ def test_a_table_is_aligned() -> None:
 
 
 # --- help
-ABOUT_WRITERS = ("grant", "revoke", "unpoison", "keys", "sequencer")
+ABOUT_WRITERS = ("rights", "grant", "revoke", "unpoison", "keys", "sequencer")
 
 
 @pytest.mark.parametrize(

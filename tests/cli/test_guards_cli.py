@@ -64,9 +64,11 @@ def test_protect_prints_json_with_tokens_as_strings(program: Program, app: str) 
             "source_id": None,
             "history_id": None,
             "closed": False,
-            "held": False,
+            "set_by": None,
             "tables": [{"table": "reports", "mode": "enforce"}],
             "observed": [],
+            "rights": None,
+            "signatures_required": False,
         }
     ]
 
@@ -110,7 +112,7 @@ def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
         assert "RESOURCE  MARK  OF       LOCK     TABLES" in text
         assert f"reports   {lease.token}     a lease  nightly  reports (enforce)" in text
         (described,) = program.json("marks", app, "--resource", "reports")
-        assert (described["token"], described["held"], described["closed"]) == (str(lease.token), True, False)
+        assert (described["token"], described["set_by"], described["closed"]) == (str(lease.token), "lease", False)
         assert described["source_id"] == source.describe().source_id
         assert lease.sequencer.proof not in text + json.dumps(described)
         guard.close(lease)

@@ -16,6 +16,7 @@ __all__ = ["program"]
 
 LOCK = "nightly"
 REFUSED = [
+    ["rights", "APP"],
     ["grant", "APP", "--resource", "reports", "--role", "clerk"],
     ["revoke", "APP", "--resource", "reports", "--role", "clerk", "--reason", "a test"],
     ["unpoison", "APP", "--resource", "reports", "--role", "clerk", "--reason", "a test"],

@@ -85,10 +85,36 @@ def test_a_role_writes_from_its_grant_until_its_revocation(
     assert guarded.value() == "by the clerk"
 
 
-def test_protect_grants_to_its_roles(guarded: Guarded, program: Program, role: str) -> None:
+def test_protect_grants_to_its_roles_and_prints_what_they_may(guarded: Guarded, program: Program, role: str) -> None:
     url = guarded.database.url()
-    program.json("protect", url, "--resource", RESOURCE, "--lock", LOCK, "--table", "reports", "--roles", role)
-    assert [right.role for right in fencelock.inspect_resources(url, RESOURCE).rights] == [role]
+    words = ("protect", url, "--resource", RESOURCE, "--lock", LOCK, "--table", "reports", "--roles", role)
+    assert f"role {role}: may write" in program.inside(*words).stdout.splitlines()
+    right = {"resource": RESOURCE, "role": role}
+    (printed,) = program.json(*words)
+    assert (printed["rights"], printed["signatures_required"]) == ([right], False)
+    assert program.json("rights", url) == [right]
+
+
+def test_rights_are_listed_alone_or_for_one_resource(guarded: Guarded, program: Program, role: str) -> None:
+    url = guarded.database.url()
+    assert program.json("rights", url) == []
+    for resource in ("rep*", "orders"):
+        program.json("grant", url, "--resource", resource, "--role", role)
+    assert program.json("rights", url, "--resource", RESOURCE) == [{"resource": "rep*", "role": role}]
+    assert [one["resource"] for one in program.json("rights", url)] == ["orders", "rep*"]
+    (mark,) = program.json("marks", url)
+    assert mark["rights"] == [{"resource": "rep*", "role": role}]
+
+
+def test_marks_say_which_resources_require_signatures(
+    guarded: Guarded, source: fencelock.Source, program: Program
+) -> None:
+    url = guarded.database.url()
+    program.json("keys", "add")
+    program.json("keys", "install", url)
+    program.json("keys", "require", url, "--resource", RESOURCE, "--reason", "a test")
+    assert program.json("marks", url)[0]["signatures_required"]
+    assert f"Sealed by signed sequencers only: {RESOURCE}" in program.inside("marks", url).stdout
 
 
 @pytest.mark.parametrize(
@@ -158,7 +184,7 @@ def test_marks_are_raised_above_the_ceiling_by_name_alone(
     """The source began under a clock that was two hundred years ahead."""
     high = 2**62
     info = fencelock.SourceInfo("source", 1, "history", high, high)
-    monkeypatch.setattr("fencelock.cli.guards.read_source", lambda _: info)
+    monkeypatch.setattr("fencelock.cli.marks.read_source", lambda _: info)
     words = ("marks", guarded.database.url(), "--raise-to", "sqlite:///any.db", "--reason", "restored")
     assert "no source can have issued a token above" in output(1, *words)
     assert guarded.guard().mark().token == 0

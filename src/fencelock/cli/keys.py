@@ -11,11 +11,12 @@ import click
 import fencelock
 from fencelock._api.guard import operate_on
 from fencelock._flows import rights
-from fencelock.cli.guards import guard_of, resource_option
-from fencelock.cli.options import json_option, reason_option, source_option
+from fencelock.cli.marks import guard_of
+from fencelock.cli.options import json_option, reason_option, resource_option, source_option
 from fencelock.cli.output import emit, table
 from fencelock.model import SigningKey, default_holder
 from fencelock.protocol.source_requests import Keys
+from fencelock.stores.registry import guard_url
 from fencelock.verifier import write_keys
 
 
@@ -96,27 +97,27 @@ def export(file: Path, source: str | None, as_json: bool) -> None:
 
 
 @keys.command()
-@click.argument("guard_url")
+@click.argument("url", metavar="GUARD_URL")
 @source_option
 @json_option
-def install(guard_url: str, source: str | None, as_json: bool) -> None:
+def install(url: str, source: str | None, as_json: bool) -> None:
     """Bring the source's keys to the guards at GUARD_URL; its owner runs this."""
     known = _not_empty(_read(source))
-    operate_on(guard_url, rights.install_keys(known.keys, default_holder()))
+    operate_on(url, rights.install_keys(known.keys, default_holder()))
     names = [key.key_id for key in known.keys]
-    emit({"guard": guard_url, "keys": names}, as_json, f"keys at the guard: {', '.join(names)}")
+    emit({"guard": guard_url(url), "keys": names}, as_json, f"keys at the guard: {', '.join(names)}")
 
 
 @keys.command()
-@click.argument("guard_url")
+@click.argument("url", metavar="GUARD_URL")
 @resource_option("The resource.")
 @click.option("--off", is_flag=True, help="Accept unsigned sequencers again.")
 @reason_option(is_required=True)
 @json_option
-def require(guard_url: str, resource: str, off: bool, reason: str, as_json: bool) -> None:
-    """Require signatures of whoever seals a resource."""
-    seen = fencelock.inspect_resources(guard_url, resource)
-    guard_of(guard_url, seen, resource).require_signatures(not off, reason=reason)
+def require(url: str, resource: str, off: bool, reason: str, as_json: bool) -> None:
+    """Require a signature of each sequencer that seals a resource."""
+    seen = fencelock.inspect_resources(url, resource)
+    guard_of(url, seen, resource).require_signatures(not off, reason=reason)
     text = "accepts unsigned sequencers" if off else "is sealed by signed sequencers only"
     emit({"resource": resource, "signatures_required": not off}, as_json, f"resource {resource} {text}")
 

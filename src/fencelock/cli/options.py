@@ -30,3 +30,8 @@ def reason_option(*, is_required: bool) -> Callable[[Function], Function]:
 def guard_option(help_text: str) -> Callable[[Function], Function]:
     """Add `--guard URL`, which may be repeated, passed as `guards`."""
     return click.option("--guard", "guards", metavar="URL", multiple=True, help=f"{help_text} May be repeated.")
+
+
+def resource_option(help_text: str, *, is_required: bool = True) -> Callable[[Function], Function]:
+    """Add `--resource R`."""
+    return click.option("--resource", metavar="R", required=is_required, help=help_text)

@@ -1,11 +1,11 @@
-"""`fencelock grant`, `revoke` and `unpoison`: which roles may write to a resource, and the cure of a poisoned mark.
+"""`fencelock rights`, `grant`, `revoke` and `unpoison`: which roles may write to a resource; curing a poisoned mark.
 
 Promise: each change is kept in the store's audit. `unpoison` takes the rights and ends the sessions of the roles that
 it is given before it moves a mark, so that a forger who goes on changes nothing.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,13 +13,12 @@ from fencelock._api.guard import inspect_resources, operate_on
 from fencelock._api.validation import check_roles
 from fencelock._flows import rights as flows
 from fencelock.cli.errors import complain
-from fencelock.cli.guards import guard_of, read_source, resource_option
-from fencelock.cli.options import json_option, reason_option, source_option
+from fencelock.cli.marks import guard_of, read_source
+from fencelock.cli.options import json_option, reason_option, resource_option, source_option
 from fencelock.cli.output import emit, printable, table
 from fencelock.model import check_reason, check_resource_name, default_holder
-
-if TYPE_CHECKING:
-    from fencelock.protocol.guard_requests import Right
+from fencelock.stores.errors import keeps_no_rights
+from fencelock.stores.registry import guard_url
 
 _PATTERN_HELP = "The resource, or a prefix that ends in `*` for all that begin with it."
 
@@ -27,6 +26,20 @@ _PATTERN_HELP = "The resource, or a prefix that ends in `*` for all that begin w
 def role_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
     """Add `--role ROLE`, which may be repeated, passed as `roles`."""
     return click.option("--role", "roles", metavar="ROLE", multiple=True, required=is_required, help=help_text)
+
+
+@click.command()
+@click.argument("url")
+@resource_option("Only the rights that cover this resource.", is_required=False)
+@json_option
+def rights(url: str, resource: str | None, as_json: bool) -> None:
+    """List which roles may write to which resources at URL.
+
+    \b
+    Example:
+      fencelock rights postgresql://db/app --resource reports
+    """
+    _print_rights(url, as_json, resource)
 
 
 @click.command()
@@ -125,10 +138,13 @@ def _had_no_right(role: str, resource: str) -> str:
     )
 
 
-def _print_rights(url: str, as_json: bool) -> None:
-    found: tuple[Right, ...] = inspect_resources(url).rights
+def _print_rights(url: str, as_json: bool, resource: str | None = None) -> None:
+    seen = inspect_resources(url, resource)
+    if not seen.keeps_rights:
+        raise keeps_no_rights(guard_url(url))
+    found = seen.rights
     text = table(("RESOURCE", "ROLE"), found) if found else "no role but the owner may write here"
     emit([right._asdict() for right in found], as_json, text)
 
 
-COMMANDS = [grant, revoke, unpoison]
+COMMANDS = [rights, grant, revoke, unpoison]

@@ -238,6 +238,11 @@ class Right(NamedTuple):
     resource: str
     role: str
 
+    def covers(self, resource: str) -> bool:
+        """Return whether it is a right to this resource."""
+        has_prefix = self.resource.endswith("*") and resource.startswith(self.resource[:-1])
+        return has_prefix or self.resource == resource
+
 
 class GrantRight(NamedTuple):
     """Give a role a right, and write the audit entry. Repeating it is allowed. Reply: None."""
@@ -313,6 +318,8 @@ class ResourceReport(NamedTuple):
     rights: tuple[Right, ...] = ()
     signed: tuple[str, ...] = ()
     """The resources that require signatures."""
+    keeps_rights: bool = False
+    """Whether the store has rights; elsewhere its clients write the marks themselves."""
 
 
 Result = TypeVar("Result")

@@ -149,13 +149,18 @@ def implausible(resource: str, token: int, ceiling: int) -> ImplausibleTokenErro
     )
 
 
+def keeps_no_rights(url: str) -> UnsupportedError:
+    """Return the error for a question about rights to a store that its clients reach directly."""
+    return UnsupportedError(
+        f"{url} keeps no rights: each of its clients writes the marks itself. Limit who reaches it: by the "
+        f"permissions of the file, or by the roles and access lists of the server"
+    )
+
+
 def unsupported(request: object, url: str) -> UnsupportedError:
     """Return the error for a request about rights, keys or signatures to a store that its clients reach directly."""
     if isinstance(request, _ABOUT_RIGHTS):
-        return UnsupportedError(
-            f"{url} keeps no rights: each of its clients writes the marks itself. Limit who reaches it: by the "
-            f"permissions of the file, or by the roles and access lists of the server"
-        )
+        return keeps_no_rights(url)
     return UnsupportedError(
         f"{url} keeps no keys: its clients reach the store itself and could sign what they like, so a signature would "
         f"prove nothing there. PostgreSQL and MySQL sign sequencers, and check signatures"

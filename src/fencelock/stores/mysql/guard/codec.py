@@ -240,6 +240,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
             tuple(_observation(row) for row in observations),
             tuple(ask.Right(*map(decode_text, row)) for row in rights),
             tuple(decode_text(row[0]) for row in marks if row[-1]),
+            keeps_rights=True,
         )
 
     ENCODERS: ClassVar = {

@@ -193,6 +193,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
             tuple(ask.Observation(*row) for row in observations),
             tuple(ask.Right(*row) for row in rights),
             tuple(resource for resource, *_, is_signed in marks if is_signed),
+            keeps_rights=True,
         )
 
     ENCODERS: ClassVar = {
