@@ -17,7 +17,7 @@ import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
 from psycopg.abc import PQGen
 from psycopg.errors import InvalidSqlStatementName
-from psycopg.pq import TransactionStatus
+from psycopg.pq import DiagnosticField, TransactionStatus
 from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError
@@ -50,6 +50,7 @@ from fencelock.stores.sql.guard_store import UNSHARED, AsyncIdleConnections, Idl
 
 _WHICH_BACKEND = (Statement("SELECT pg_catalog.pg_backend_pid()"),)
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+_SEVERITY = DiagnosticField.SEVERITY_NONLOCALIZED
 _ROLLBACK = (Statement(SQL.rollback),)
 REQUEST_TIMEOUT_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its functions wait for."""
@@ -121,6 +122,8 @@ class PostgresBlockState(BlockState):
         try:
             while readable.poll(0):  # First the server's last message, then the end of the stream.
                 self.pgconn.consume_input()
+                if has_said_farewell(self.pgconn):
+                    return True
         except OperationalError:
             return True
         return False
@@ -138,6 +141,21 @@ class PostgresBlockState(BlockState):
     def is_referred_to_inside(self: Any) -> bool:
         """Return whether anybody refers to psycopg's inner connection, which sends what it is told to."""
         return sys.getrefcount(self.pgconn) > UNSHARED
+
+
+def has_said_farewell(pgconn: Any) -> bool:
+    """Return whether the server has said, in what was read just now, why it is about to close an idle connection.
+
+    libpq takes an error that answers no statement for a notice.
+    """
+    severities: list[bytes | None] = []
+    usual = pgconn.notice_handler
+    pgconn.notice_handler = lambda result: severities.append(result.error_field(_SEVERITY))
+    try:
+        pgconn.is_busy()  # Which has libpq parse what was read.
+    finally:
+        pgconn.notice_handler = usual
+    return b"FATAL" in severities
 
 
 class PostgresBlockConnection(PostgresBlockState, PostgresConnection):
