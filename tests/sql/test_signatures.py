@@ -205,6 +205,27 @@ def test_g12_two_keys_are_accepted_during_a_rotation_and_a_lease_is_held_across_
         write(native, "signed with the new key")
 
 
+def test_g12_a_retired_key_counts_for_nothing_whatever_a_servers_clock_says(
+    guarded: Guarded, source: Source, strict: Guard
+) -> None:
+    """The servers' clocks are a day behind the operator's."""
+    (old,) = source.keys().keys
+    with source.lock(LOCK) as lease:
+        stolen = sign(replace(lease.sequencer, token=lease.token + 5), old)
+    retired = replace(old, retired_s=int(time.time()) + 86_400)
+    client = SqlClient(guarded.database.url())
+    client.ask(ask.WriteKey(retired))
+    strict.install_keys(source)
+    refuse_seal(guarded, str(stolen), f"its key {old.key_id} is retired")
+    for _ in range(2):  # A new row, and one that is there.
+        claim = draw_claim()
+        assert client.acquire("lock", claim).signature == ask.NOT_SIGNED
+        client.release("lock", claim)
+    broken = source.break_lock("lock", reason="a test").sequencer
+    assert broken.key_id == "0"
+    client.close()
+
+
 def test_g12_a_key_that_is_taken_away_under_an_open_session_seals_no_more(
     guarded: Guarded, source: Source, strict: Guard
 ) -> None:

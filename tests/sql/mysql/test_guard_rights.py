@@ -68,6 +68,29 @@ def test_g12_a_user_whose_name_is_the_owners_in_other_letters_is_not_the_owner(g
         guarded.database.rows("DROP USER ROOT")
 
 
+def test_g12_an_account_without_a_right_that_knows_the_proof_presents_nothing_by_hand(
+    guarded: Guarded, role: str
+) -> None:
+    """It may write to the table, and has seen what presenting leaves in the session of its holder."""
+    shown = guarded.sealed(5).sequencer
+    name = RESOURCE.encode().hex().upper()
+    with guarded.database.connect() as holder, guarded.database.connect(user=role) as native:
+        run(holder, "START TRANSACTION")
+        guarded.present(holder, 5)
+        [(presented,)] = run(holder, "SELECT @fencelock_presented")
+        assert shown.proof not in str(presented)
+        for value in (f",{name}.5.{shown.proof},", f",{name}.5.{shown.digest},", presented):
+            run(native, "SET @fencelock_presented = %s", value)
+            for statement in (
+                "UPDATE reports SET value = 'forged'",
+                "CALL fencelock_write_effect('reports', 'mail', 'forger', '', 'done')",
+            ):
+                with pytest.raises(pymysql.Error) as caught:
+                    run(native, statement)
+                assert code_of(caught.value) == "FL002"
+        run(holder, "CALL fencelock_rollback()")
+
+
 @pytest.mark.parametrize(("change", "code"), [("revoke", "FL014"), ("require signatures", "FL013")])
 def test_g12_an_old_snapshot_raises_no_mark(guarded: Guarded, role: str, change: str, code: str) -> None:
     """The account's transaction began when it had the right, and when no signature was required."""

@@ -9,6 +9,7 @@ import pytest
 
 from fencelock import GuardError
 from fencelock.model import Finding, one_way
+from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
@@ -138,8 +139,9 @@ def test_doctor_names_accounts_that_may_hide_the_marks_behind_a_temporary_table(
             "CREATE TEMPORARY TABLE fencelock_mark SELECT x'7265706f727473' AS resource, 1 AS token, %s AS digest",
             one_way("mine"),
         )
-        run(native, "ALTER TABLE fencelock_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE")
-        run(native, "SET @fencelock_presented = ',7265706F727473.1.mine,'")
+        run(native, "ALTER TABLE fencelock_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE, ADD stamp INT DEFAULT 7")
+        entry = expand("PRESENTED('7265706F727473', 1, 7)")
+        run(native, f"SET @fencelock_presented = CONCAT(',', {entry})")
         run(native, "UPDATE reports SET value = 'forged'")
     assert guarded.value() == "forged"
 

@@ -172,16 +172,21 @@ def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: G
 
 # --- nothing else counts as presenting ------------------------------------------------------------
 def test_g6_a_variable_set_by_hand_counts_for_nothing(guarded: Guarded) -> None:
-    """Who knows the proof may present; nobody else, and who reads the mark does not know it."""
+    """What presents is a hash of a secret of the mark and of the session: no proof, and nothing that another one has."""
     digest = guarded.sealed(5).sequencer.digest
-    assert guarded.guard().mark().digest == digest
-    name, other, proof = RESOURCE.encode().hex().upper(), sequencer(4).proof, sequencer(5).proof
-    wrong = (f",{name}.5.,", f",{name}.5.{digest},", f",{name}.5.{other},", f",{name}.4.{proof},", f",{name}.", "5")
-    with guarded.database.connect() as native:
-        for value in (b",", *wrong):
+    name, proof = RESOURCE.encode().hex().upper(), sequencer(5).proof
+    with guarded.client() as holder, guarded.database.connect() as native:
+        run(holder, "START TRANSACTION")
+        guarded.present(holder, 5)
+        [(presented,)] = run(holder, "SELECT @fencelock_presented")
+        wrong = (f",{name}.5.,", f",{name}.5.{digest},", f",{name}.5.{proof},", f",{name}.4.{proof},", f",{name}.", "5")
+        for value in (b",", presented, *wrong):
             run(native, "SET @fencelock_presented = %s", value)
             with pytest.raises(pymysql.Error, match=r"FL00[12]"):
                 run(native, "DELETE FROM reports")
+        run(holder, "UPDATE reports SET value = 'presented'")
+        run(holder, "CALL fencelock_commit()")
+    assert guarded.value() == "presented"
 
 
 def test_g6_a_savepoint_keeps_what_was_presented_before_it(guarded: Guarded) -> None:

@@ -7,6 +7,8 @@ statement.
 - `BASE64URL(bytes)`: base64 with - and _, without padding and line ends.
 - `SIGNATURE(inner pad, outer pad, text)`: the signature of a sequencer's text up to its last dot, by HMAC-SHA256.
 - `IS_ACCOUNT(account, name, host)`: whether a login from a host is that account, which is `name` or `name@pattern`.
+- `PRESENTED(resource in hexadecimal, token, stamp)`: the entry of `@fencelock_presented` by which this session, and no
+  other, has presented a mark.
 - `REVEAL(text, key)`: the secret that `masks.mask` has masked, or the text itself if it is not masked.
 - `IS_UNREADABLE(text, secret, key)`: whether the text is masked, and by another key.
 
@@ -26,6 +28,9 @@ _IS_ACCOUNT = (
     "(BINARY LEFT({0}, CHAR_LENGTH({0}) - CHAR_LENGTH(SUBSTRING_INDEX({0}, '@', -1)) - 1) = BINARY {1} "
     "AND {2} LIKE SUBSTRING_INDEX({0}, '@', -1)))"
 )
+_PRESENTED = (
+    "CONCAT({0}, '.', {1}, '.', CONVERT(LEFT(SHA2(CONCAT({2}, '.', CONNECTION_ID()), 256), 32) USING ascii), ',')"
+)
 _HALF = (
     "LPAD(HEX(CAST(CONV(SUBSTRING({0}, %d, 16), 16, 10) AS UNSIGNED) ^ "
     "CAST(CONV(SUBSTRING(SHA2(CONCAT({1}, LEFT({0}, 32)), 256), %d, 16), 16, 10) AS UNSIGNED)), 16, '0')"
@@ -37,6 +42,7 @@ EXPRESSIONS = {
     "REVEAL": _REVEAL,
     "IS_UNREADABLE": _IS_UNREADABLE,
     "IS_ACCOUNT": _IS_ACCOUNT,
+    "PRESENTED": _PRESENTED,
     "SIGNATURE": _SIGNATURE,
     "BASE64URL": _BASE64URL,
     "ONE_WAY": _ONE_WAY,

@@ -134,7 +134,8 @@ END;
 
 -- name: fencelock_check_signature
 -- Refuse a sequencer that is not signed with a key of this guard, if the mark requires that. The key is read each time: one
--- that was retired a moment ago, perhaps while this session was open, signs nothing. Locking reads see past an old snapshot.
+-- that was retired a moment ago, perhaps while this session was open, signs nothing; and one that was ever retired, by no
+-- clock. Locking reads see past an old snapshot.
 CREATE PROCEDURE fencelock_check_signature(p_resource VARBINARY(512), p_sequencer LONGTEXT CHARACTER SET utf8mb4)
 READS SQL DATA SQL SECURITY DEFINER
 checking: BEGIN
@@ -158,7 +159,7 @@ checking: BEGIN
         SET reason = 'it has none';
     ELSEIF v_found IS NULL THEN
         SET reason = CONCAT('this guard does not know its key ', v_key_id);
-    ELSEIF v_retired_s <= UNIX_TIMESTAMP(SYSDATE()) THEN
+    ELSEIF v_retired_s IS NOT NULL THEN
         SET reason = CONCAT('its key ', v_key_id, ' is retired');
     ELSEIF BINARY SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id, v_history_id, 'x',
             v_token, v_proof, SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)))

@@ -13,8 +13,7 @@ BEGIN
     ELSEIF NOT EXISTS (
         SELECT 1 FROM fencelock_mark AS mark
         WHERE mark.resource = p_resource AND NOT mark.is_closed
-            AND mark.digest = ONE_WAY(SUBSTRING_INDEX(SUBSTRING_INDEX(
-                @fencelock_presented, CONCAT(entry, mark.token, '.'), -1), ',', 1))
+            AND LOCATE(CONCAT(',', PRESENTED(HEX(p_resource), mark.token, mark.stamp)), @fencelock_presented)
         LOCK IN SHARE MODE) THEN
         CALL fencelock_refuse_write(p_resource, (
             SELECT mark.token FROM fencelock_mark AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE));

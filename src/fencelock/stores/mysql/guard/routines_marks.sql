@@ -149,23 +149,21 @@ BEGIN
     DECLARE v_lock VARBINARY(512);
     DECLARE v_token BIGINT;
     DECLARE v_proof, v_digest, v_source_id, v_history_id VARBINARY(64);
-    DECLARE v_is_ours BOOLEAN;
-    DECLARE v_length BIGINT;
+    DECLARE entry VARBINARY(2048);
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_digest = ONE_WAY(v_proof);
     CALL fencelock_join(NULL);
-    SET v_is_ours = EXISTS (
-        SELECT 1 FROM fencelock_mark AS mark
+    SET entry = (
+        SELECT PRESENTED(HEX(p_resource), mark.token, mark.stamp) FROM fencelock_mark AS mark
         WHERE mark.resource = p_resource AND mark.token = v_token AND mark.digest = v_digest AND mark.lock_name = v_lock
             AND mark.source_id = v_source_id AND mark.history_id = v_history_id AND NOT mark.is_closed
         LOCK IN SHARE MODE);
     CALL fencelock_check_right(p_resource, FALSE);
-    IF NOT v_is_ours THEN
+    IF entry IS NULL THEN
         CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
     END IF;
     CALL fencelock_check_snapshots(HEX(p_resource));
-    SET v_length = LENGTH(
-        @fencelock_presented := CONCAT(@fencelock_presented, HEX(p_resource), '.', v_token, '.', v_proof, ','));
+    SET @fencelock_presented = CONCAT(@fencelock_presented, entry);
 END;
 
 -- name: fencelock_seal

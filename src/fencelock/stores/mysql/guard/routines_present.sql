@@ -4,8 +4,9 @@
 -- and nobody calls a routine before.
 --
 -- To present a lease, a session locks the mark's row, shared, until the end of its transaction, compares the mark, and
--- records token and proof in @fencelock_presented. A seal locks the row exclusively, so it waits for all transactions
--- that have presented, and they for it.
+-- records resource and token in @fencelock_presented, with a hash of the mark's stamp and of the session's number. Who has
+-- no right to present cannot write that entry by hand, whatever it knows of the lease. A seal locks the row exclusively, so
+-- it waits for all transactions that have presented, and they for it.
 --
 -- A session's variables outlive its transactions, so presenting does two more things. It sets a savepoint, which ends
 -- with the transaction: the end checks by it that the transaction is still the same one. And it makes the session's next
@@ -171,8 +172,7 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii;
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
-    DECLARE v_is_ours BOOLEAN;
-    DECLARE v_length BIGINT;
+    DECLARE entry VARBINARY(2048);
     START TRANSACTION READ WRITE;
     SAVEPOINT fencelock_presented;
     CALL fencelock_unmask(p_proof);
@@ -188,16 +188,15 @@ BEGIN
         /*!80003 , SESSION wait_timeout = LEAST(@@global.wait_timeout, p_limit_s) */;
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
-        SET v_is_ours = EXISTS (
-            SELECT 1 FROM fencelock_mark AS mark
+        SET entry = (
+            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark AS mark
             WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE);
         CALL fencelock_check_right(UNHEX(wanted), FALSE);
-        IF v_is_ours THEN
-            SET v_length = LENGTH(
-                @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
+        IF entry IS NOT NULL THEN
+            SET @fencelock_presented = CONCAT(@fencelock_presented, entry);
         ELSE
             SET others = CONCAT_WS(',', others, wanted);
         END IF;
@@ -235,23 +234,21 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
-    DECLARE v_is_ours BOOLEAN;
-    DECLARE v_length BIGINT;
+    DECLARE entry VARBINARY(2048);
     CALL fencelock_join(p_limit_s);
     CALL fencelock_unmask(p_proof);
     SET v_digest = ONE_WAY(p_proof);
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
-        SET v_is_ours = EXISTS (
-            SELECT 1 FROM fencelock_mark AS mark
+        SET entry = (
+            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark AS mark
             WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE);
         CALL fencelock_check_right(UNHEX(wanted), FALSE);
-        IF v_is_ours THEN
-            SET v_length = LENGTH(
-                @fencelock_presented := CONCAT(@fencelock_presented, wanted, '.', p_token, '.', p_proof, ','));
+        IF entry IS NOT NULL THEN
+            SET @fencelock_presented = CONCAT(@fencelock_presented, entry);
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;

@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
 -- name: create_mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a digest:
 -- an operator's). `audit_id` names the entry of an operator's last change. `requires_signature`: a sequencer raises the
--- mark only if it is signed with a key of fencelock_guard_key. A row without a lock is not a mark yet: two
+-- mark only if it is signed with a key of fencelock_guard_key. `stamp`: a secret of the mark as it is, from which sessions
+-- that present it get their entry in @fencelock_presented. A row without a lock is not a mark yet: two
 -- first seals of one resource wait for each other by it. A client that may seal may send any name, and a mark cannot be
 -- deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as UTF-8, which they are
 -- not.)
@@ -42,6 +43,7 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
     is_closed  BOOLEAN         NOT NULL DEFAULT FALSE,
     audit_id   BIGINT UNSIGNED,
     requires_signature BOOLEAN NOT NULL DEFAULT FALSE,
+    stamp      VARBINARY(64),
     CONSTRAINT fencelock_a_resource_has_1_to_512_bytes_of_utf8 CHECK (
         resource <> '' AND CAST(CONVERT(resource USING utf8mb4) AS BINARY) <=> resource
         AND HEX(resource) NOT REGEXP '^(..)*(00|ED[AB])'),
@@ -77,8 +79,8 @@ CREATE TABLE IF NOT EXISTS fencelock_right (
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: create_guard_key
--- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and the
--- second, since 1970, from which on it is not accepted.
+-- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and when it
+-- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says.
 CREATE TABLE IF NOT EXISTS fencelock_guard_key (
     key_id    VARBINARY(64) PRIMARY KEY,
     inner_pad BINARY(64)    NOT NULL,
@@ -117,7 +119,7 @@ DROP TRIGGER IF EXISTS fencelock_keep_mark;
 
 -- name: create_keep_mark
 -- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and otherwise only by a
--- new audit entry for exactly that change.
+-- new audit entry for exactly that change; and stamp it.
 CREATE TRIGGER fencelock_keep_mark BEFORE UPDATE ON fencelock_mark FOR EACH ROW
 BEGIN
     DECLARE is_kept BOOLEAN DEFAULT FALSE;
@@ -148,6 +150,9 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a mark only goes up, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
     END IF;
+    SET NEW.stamp = (
+        SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
+        FROM fencelock_guard AS guard WHERE guard.id = 1);
 END;
 
 -- name: drop_keep_mark_checked
@@ -155,7 +160,7 @@ END;
 DROP TRIGGER IF EXISTS fencelock_keep_mark_checked;
 
 -- name: create_keep_mark_checked
--- MariaDB lets any session switch the CHECKs above off: such a session writes no mark.
+-- MariaDB lets any session switch the CHECKs above off: such a session writes no mark. A new mark is stamped.
 CREATE TRIGGER fencelock_keep_mark_checked BEFORE INSERT ON fencelock_mark FOR EACH ROW
 BEGIN
     /*M!100201
@@ -163,6 +168,9 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a session that has SET check_constraint_checks = 0 writes no mark: SET it to 1';
     END IF; */
+    SET NEW.stamp = (
+        SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
+        FROM fencelock_guard AS guard WHERE guard.id = 1);
 END;
 
 -- name: drop_keep_mark_forever

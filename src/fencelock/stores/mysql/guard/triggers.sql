@@ -9,8 +9,7 @@ CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF COALESCE(LOCATE(',{resource}.', @fencelock_presented), 0) = 0 OR NOT EXISTS (
     SELECT 1 FROM fencelock_mark AS mark
     WHERE mark.resource = x'{resource}' AND NOT mark.is_closed
-        AND mark.digest = ONE_WAY(SUBSTRING_INDEX(SUBSTRING_INDEX(
-            @fencelock_presented, CONCAT(',{resource}.', mark.token, '.'), -1), ',', 1))
+        AND LOCATE(CONCAT(',', PRESENTED('{resource}', mark.token, mark.stamp)), @fencelock_presented)
     LOCK IN SHARE MODE) THEN
     CALL fencelock_refuse_write(x'{resource}', IF(LOCATE(',{resource}.', @fencelock_presented), (
         SELECT mark.token FROM fencelock_mark AS mark WHERE mark.resource = x'{resource}' LOCK IN SHARE MODE), NULL));
@@ -22,8 +21,7 @@ CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF COALESCE(LOCATE(',{resource}.', @fencelock_presented), 0) = 0 OR NOT EXISTS (
     SELECT 1 FROM fencelock_mark AS mark
     WHERE mark.resource = x'{resource}' AND NOT mark.is_closed
-        AND mark.digest = ONE_WAY(SUBSTRING_INDEX(SUBSTRING_INDEX(
-            @fencelock_presented, CONCAT(',{resource}.', mark.token, '.'), -1), ',', 1))
+        AND LOCATE(CONCAT(',', PRESENTED('{resource}', mark.token, mark.stamp)), @fencelock_presented)
     LOCK IN SHARE MODE) THEN
     CALL fencelock_observe_write(x'{resource}', {table_text}, '{kind}');
 END IF;

@@ -100,7 +100,7 @@ BEGIN
     SELECT source_id, history_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
     INTO v_source_id, v_history_id, v_now_us FROM fencelock_source WHERE id = 1;
     SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
-    WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+    WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
     ORDER BY not_before_s DESC, number DESC LIMIT 1;
     IF v_key_id IS NOT NULL THEN
         SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,

@@ -117,7 +117,7 @@ deciding: BEGIN
             WHERE name = p_lock;
         END IF;
         SELECT key_id INTO v_key_id FROM fencelock_source_key
-        WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+        WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
         ORDER BY not_before_s DESC, number DESC LIMIT 1;
         UPDATE fencelock_lock SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
@@ -183,7 +183,7 @@ acquiring: BEGIN
                 IF @fencelock_signs THEN
                     -- Read at each grant: a key that was retired a moment ago signs nothing.
                     SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
-                    WHERE not_before_s <= v_now_us DIV 1000000 AND COALESCE(retired_s > v_now_us DIV 1000000, TRUE)
+                    WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
                     ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
                 UPDATE fencelock_lock SET token = LAST_INSERT_ID(), key_id = v_key_id WHERE name = p_lock;

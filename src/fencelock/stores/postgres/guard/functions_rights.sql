@@ -65,7 +65,7 @@ $$;
 
 -- name: create_check_signature
 -- Refuse a sequencer that is not signed with a key of this guard. The key is read each time: one that was retired a moment
--- ago, perhaps while this session was open, signs nothing.
+-- ago, perhaps while this session was open, signs nothing; and one that was ever retired, by no clock.
 CREATE FUNCTION fencelock.check_signature(p_resource text, p_shown fencelock.sequencer) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS
 $$
@@ -75,7 +75,7 @@ BEGIN
     SELECT CASE
         WHEN p_shown.key_id = '0' THEN 'it has none'
         WHEN key.key_id IS NULL THEN format('this guard does not know its key %s', p_shown.key_id)
-        WHEN key.retired_s <= extract(epoch FROM clock_timestamp()) THEN format('its key %s is retired', p_shown.key_id)
+        WHEN key.retired_s IS NOT NULL THEN format('its key %s is retired', p_shown.key_id)
         WHEN fencelock.signature_of(key.inner_pad, key.outer_pad, p_shown.signed_text) <> p_shown.signature
             THEN format('it is not the one that key %s gives', p_shown.key_id)
     END INTO reason

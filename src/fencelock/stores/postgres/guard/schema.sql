@@ -58,8 +58,8 @@ CREATE TABLE fencelock.guard_right (
 CREATE INDEX guard_right_prefix ON fencelock.guard_right (resource) WHERE right(resource, 1) = '*';
 
 -- name: create_guard_key
--- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and the
--- second, since 1970, from which on it is not accepted.
+-- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and when it
+-- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says.
 CREATE TABLE fencelock.guard_key (
     key_id    text   PRIMARY KEY,
     inner_pad bytea  NOT NULL CHECK (octet_length(inner_pad) = 64),

@@ -5,7 +5,7 @@
 CREATE FUNCTION fencelock.newest_key(p_now_us bigint) RETURNS text LANGUAGE sql VOLATILE AS
 $$
     SELECT key_id FROM fencelock.signing_key
-    WHERE not_before_s <= p_now_us / 1000000 AND (retired_s IS NULL OR retired_s > p_now_us / 1000000)
+    WHERE not_before_s <= p_now_us / 1000000 AND retired_s IS NULL
     ORDER BY not_before_s DESC, number DESC LIMIT 1
 $$;
 
@@ -159,8 +159,7 @@ BEGIN
         -- What newest_key() does, without the cost of a call.
         key_id = (
             SELECT k.key_id FROM fencelock.signing_key AS k
-            WHERE k.not_before_s <= answer.now_us / 1000000
-              AND (k.retired_s IS NULL OR k.retired_s > answer.now_us / 1000000)
+            WHERE k.not_before_s <= answer.now_us / 1000000 AND k.retired_s IS NULL
             ORDER BY k.not_before_s DESC, k.number DESC LIMIT 1)
     FROM fencelock.lock AS before, fencelock.source AS s, fencelock.witness AS w
     WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
