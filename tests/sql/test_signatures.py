@@ -2,6 +2,7 @@
 no token that the source has not issued, in any language.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
