@@ -172,7 +172,7 @@ def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: G
 
 # --- nothing else counts as presenting ------------------------------------------------------------
 def test_g6_a_variable_set_by_hand_counts_for_nothing(guarded: Guarded) -> None:
-    """What presents is a hash of a secret of the mark and of the session: no proof, and nothing that another one has."""
+    """What presents is a hash of a secret of the mark and of the session: no proof, and nothing of another session."""
     digest = guarded.sealed(5).sequencer.digest
     name, proof = RESOURCE.encode().hex().upper(), sequencer(5).proof
     with guarded.client() as holder, guarded.database.connect() as native:
