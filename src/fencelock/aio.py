@@ -5,7 +5,8 @@ async with fencelock.aio.connect("sqlite:///locks.db") as source:
 """
 
 from fencelock._api.aio_dispatch import AsyncDispatch, dispatch
-from fencelock._api.aio_guard import AsyncAdmission, AsyncGuard, AsyncGuardedTransaction, guard
+from fencelock._api.aio_guard import AsyncGuard, guard
+from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
 from fencelock._api.aio_lease import AsyncLease, AsyncLost
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
 from fencelock._api.aio_source import AsyncSource, connect

@@ -124,6 +124,10 @@ class UnfencedWriteError(GuardError):
     """A write reached a protected resource without presenting a token in its transaction."""
 
 
+class UnprotectedTableError(GuardError):
+    """A table that the resource protects was rebuilt without its triggers, so that it would take any write."""
+
+
 class SealLostError(GuardError):
     """A seal that this tenure made is gone: the resource went back in time, so discard everything read from it."""
 

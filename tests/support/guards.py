@@ -129,7 +129,7 @@ class Blocking:
         member = getattr(self._guard, name)
         if not callable(member):
             return member
-        if name in ("transaction", "check"):
+        if name in ("transaction", "check", "rebuilding"):
             return lambda *arguments, **named: BlockingBlock(member(*arguments, **named), self._run, name)
         return lambda *arguments, **named: self._run(member(*arguments, **named))
 

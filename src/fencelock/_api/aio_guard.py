@@ -6,22 +6,23 @@ etcd and ZooKeeper have no open transactions: there the block gets an object tha
 """
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from inspect import isawaitable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencelock._api.credentials import Credential, LeaseLike, credential_of
-from fencelock._api.executors import AsyncWork, Executor, executor_for
+from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
+from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._api.executors import executor_for
 from fencelock._api.guard import BaseGuard
-from fencelock._api.guard_core import GuardCore, OpenBlock, check_free, check_unused
+from fencelock._api.guard_core import check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
-from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import (
     check_closable,
     check_info,
     check_keys,
     check_protect,
+    check_rebuilt,
     check_roles,
     check_tables,
     scope_of,
@@ -30,10 +31,9 @@ from fencelock._drivers.guard import run_async
 from fencelock._flows import admin, rights
 from fencelock._flows.rights import Cured
 from fencelock._flows.tenure import Scope
-from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Right, Unpresent
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Right
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
 
@@ -128,7 +128,11 @@ class AsyncGuard(BaseGuard):
         return await self._executor.run(self._core.marks_flow())
 
     async def protect(
-        self, *tables: str, mode: str = ENFORCE, source: "AsyncSource | Source | SourceInfo | None" = None
+        self,
+        *tables: str,
+        mode: str = ENFORCE,
+        source: "AsyncSource | Source | SourceInfo | None" = None,
+        connection: Any = None,
     ) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
 
@@ -137,14 +141,40 @@ class AsyncGuard(BaseGuard):
         self._only_resource("protect")
         check_protect(tables, mode)
         info = None if source is None else await _source_info(source)
-        await self._executor.install()
-        await self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
+        asked = (self._core.scope, tables, mode, info, default_holder())
+        if connection is None:
+            await self._executor.install()
+            await self._operate(admin.protect(*asked))
+        else:
+            inside = self._inside(connection)
+            await self._executor.install()
+            await run_async(admin.protect_inside(*asked), inside)
 
-    async def unprotect(self, *tables: str, reason: str) -> None:
+    async def unprotect(self, *tables: str, reason: str, connection: Any = None) -> None:
         """Stop protecting these tables, or all tables of the resource if none is named. The mark stays."""
         self._only_resource("unprotect")
         check_tables(tables)
-        await self._operate(admin.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+        asked = (self._core.scope, tables, default_holder(), check_reason(reason))
+        if connection is None:
+            await self._operate(admin.unprotect(*asked))
+        else:
+            await run_async(admin.unprotect_inside(*asked), self._inside(connection))
+
+    @asynccontextmanager
+    async def rebuilding(self, *tables: str, connection: Any) -> AsyncIterator[None]:
+        """A block inside your own transaction for DDL on protected tables. As `fencelock.Guard.rebuilding`."""
+        self._only_resource("rebuilding")
+        check_rebuilt(tables)
+        inside = self._inside(connection)
+        await run_async(admin.hold(self._core.scope), inside)
+        yield
+        await run_async(admin.restore(self._core.scope, tables), inside)
+
+    def _inside(self, native: Any) -> AsyncGuardConnection:
+        self._check_free()
+        connection = self._executor.caller_connection(native)
+        check_transactional_ddl(self._core.store)
+        return connection
 
     async def lower(self, token: int, *, reason: str) -> None:
         """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
@@ -210,131 +240,6 @@ class AsyncGuard(BaseGuard):
 
     def _check_free(self) -> None:
         check_free(self.url, asyncio.current_task())
-
-
-class AsyncGuardedTransaction(UncopyableBlock):
-    """The block of one guarded transaction; entering it gives the client's own connection.
-
-    `guard.transaction(lease)` makes one. It is entered once.
-    """
-
-    __slots__ = ("_block", "_credential", "_is_used", "_open_block", "_work")
-
-    def __init__(self, url: str, credential: Credential, work: AsyncWork) -> None:
-        self._credential = credential
-        self._work = work
-        self._is_used = False
-        self._block = object()
-        self._open_block = OpenBlock(url)
-
-    def __del__(self) -> None:
-        """End the block here if a signal handler raised before the first line of `__aexit__`."""
-        if hasattr(self, "_open_block"):
-            self._leave()
-
-    async def __aenter__(self) -> Any:
-        check_unused(is_used=self._is_used)
-        self._is_used = True
-        try:
-            self._credential.enter_guarded(self._block)
-            self._open_block.begin(asyncio.current_task())
-            return await self._work.open()
-        except BaseException:
-            self._leave()
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            mapped = await self._work.end(error)
-            self._leave()
-        except BaseException:
-            self._leave()
-            raise
-        if mapped is not None:
-            raise mapped from error
-
-    def _leave(self) -> None:
-        self._open_block.end()
-        self._credential.leave_guarded(self._block)
-
-
-class AsyncAdmission(UncopyableBlock):
-    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
-
-    __slots__ = (
-        "_block",
-        "_connection",
-        "_core",
-        "_credential",
-        "_executor",
-        "_limit",
-        "_may_raise",
-        "_native",
-        "_presented",
-    )
-
-    def __init__(
-        self, executor: Executor, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool
-    ) -> None:
-        self._executor = executor
-        self._core = core
-        self._credential = credential
-        self._limit = IdleLimit(credential)
-        self._native = native
-        self._may_raise = may_raise
-        self._connection: AsyncGuardConnection | None = None
-        self._presented: tuple[str, ...] = ()
-        self._block = object()
-
-    def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
-        yield from self._admit().__await__()
-        return self
-
-    async def __aenter__(self) -> None:
-        connection = await self._admit()
-        try:
-            self._credential.enter_guarded(self._block)
-            self._presented = await run_async(self._core.present_flow(self._credential, self._limit), connection)
-        except BaseException:
-            self._credential.leave_guarded(self._block)
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._unpresent(await self._admit(), error)
-            self._credential.leave_guarded(self._block)
-        except BaseException:
-            self._credential.leave_guarded(self._block)
-            raise
-
-    async def _unpresent(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
-        try:
-            await connection.perform(Unpresent(self._presented))
-        except FencelockError:
-            # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
-            if error is None:
-                raise
-        if error is not None:
-            mapped = connection.map_error(error)
-            self._limit.explain(error, mapped)
-            if mapped is not None:
-                raise mapped from error
-
-    async def _admit(self) -> AsyncGuardConnection:
-        """Return the caller's connection, in whose transaction the marks were found to be this lease's."""
-        if self._connection is None:
-            core, credential = self._core, self._credential
-            credential.check_valid()
-            connection = self._executor.caller_connection(self._native)
-            with core.emitting_refusals(credential):
-                sealed = await run_async(core.check_flow(credential, may_raise=self._may_raise), connection)
-            core.emit_sealed(credential, sealed)
-            self._connection = connection
-        return self._connection
 
 
 async def _source_info(source: "AsyncSource | Source | SourceInfo") -> SourceInfo:

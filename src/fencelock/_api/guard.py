@@ -5,12 +5,13 @@ the same transaction checks that. The first use of a tenure seals the resource b
 thread may call any method.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
-from fencelock._api.guard_core import GuardCore, check_free
+from fencelock._api.guard_core import GuardCore, check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
@@ -18,6 +19,7 @@ from fencelock._api.validation import (
     check_info,
     check_keys,
     check_protect,
+    check_rebuilt,
     check_roles,
     check_tables,
     scope_of,
@@ -39,7 +41,7 @@ from fencelock.model import (
 )
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Right
-from fencelock.protocol.stores import GuardStore
+from fencelock.protocol.stores import GuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
 
 if TYPE_CHECKING:
@@ -184,25 +186,69 @@ class Guard(BaseGuard):
         """Return the mark of every resource of the guard, by its name."""
         return self._core.marks()
 
-    def protect(self, *tables: str, mode: str = ENFORCE, source: "Source | SourceInfo | None" = None) -> None:
+    def protect(
+        self,
+        *tables: str,
+        mode: str = ENFORCE,
+        source: "Source | SourceInfo | None" = None,
+        connection: Any = None,
+    ) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
 
         Binds the resource to the guard's lock. Safe to repeat. Going from observe to enforce needs `source`, the
-        lock's source: the mark is raised to its last token, so that current holders must acquire the lock again.
-        GuardError if a table cannot be protected or belongs to another resource; UnsupportedError from a store without
-        triggers (etcd, ZooKeeper).
+        lock's source: the mark is raised to its last token, so that current holders must acquire the lock again. With
+        `connection`, a client's connection inside your own transaction, all of it happens in that one, and ends with
+        it; before DDL on a protected table, enter `rebuilding`. GuardError if a table cannot be protected or belongs
+        to another resource; UnsupportedError from a store without triggers (etcd, ZooKeeper), and with `connection`
+        from one whose DDL commits (MySQL).
         """
         self._only_resource("protect")
         check_protect(tables, mode)
         info = None if source is None else _source_info(source)
-        self._core.store.install()
-        self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
+        asked = (self._core.scope, tables, mode, info, default_holder())
+        if connection is None:
+            self._core.store.install()
+            self._operate(admin.protect(*asked))
+        else:
+            inside = self._inside(connection)
+            self._core.store.install()
+            run(admin.protect_inside(*asked), inside)
 
-    def unprotect(self, *tables: str, reason: str) -> None:
-        """Stop protecting these tables, or all tables of the resource if none is named. The mark stays."""
+    def unprotect(self, *tables: str, reason: str, connection: Any = None) -> None:
+        """Stop protecting these tables, or all tables of the resource if none is named. The mark stays.
+
+        With `connection`, inside your own transaction, as `protect`.
+        """
         self._only_resource("unprotect")
         check_tables(tables)
-        self._operate(admin.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+        asked = (self._core.scope, tables, default_holder(), check_reason(reason))
+        if connection is None:
+            self._operate(admin.unprotect(*asked))
+        else:
+            run(admin.unprotect_inside(*asked), self._inside(connection))
+
+    @contextmanager
+    def rebuilding(self, *tables: str, connection: Any) -> Iterator[None]:
+        """A block inside your own transaction for DDL on protected tables, which may drop them and create them again.
+
+        Entering locks the mark before any table, as guarded blocks do: in the other order the two would wait for each
+        other. Leaving without an exception protects the tables again, in the mode that they had. Commit afterwards.
+        GuardError if the resource does not protect a table, or it is gone at the end: `unprotect` it before you drop
+        it. UnsupportedError from a store whose DDL commits (MySQL).
+        """
+        self._only_resource("rebuilding")
+        check_rebuilt(tables)
+        inside = self._inside(connection)
+        run(admin.hold(self._core.scope), inside)
+        yield
+        run(admin.restore(self._core.scope, tables), inside)
+
+    def _inside(self, native: Any) -> GuardConnection:
+        """Return a guard connection over the caller's own, in whose transaction tables can be protected."""
+        check_free(self.url)
+        connection = self._core.store.caller_connection(native)
+        check_transactional_ddl(self._core.store)
+        return connection
 
     def lower(self, token: int, *, reason: str) -> None:
         """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""

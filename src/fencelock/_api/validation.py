@@ -56,6 +56,13 @@ def check_protect(tables: tuple[str, ...], mode: str) -> None:
     check_tables(tables)
 
 
+def check_rebuilt(tables: tuple[str, ...]) -> None:
+    """Raise ConfigError unless there are tables, each with a possible name."""
+    if not tables:
+        raise ConfigError("rebuilding needs the name of at least one table")
+    check_tables(tables)
+
+
 def check_info(info: object) -> SourceInfo:
     """Return the SourceInfo that a source gave; ConfigError if it is something else."""
     if not isinstance(info, SourceInfo):

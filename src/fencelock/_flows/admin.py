@@ -9,17 +9,22 @@ from fencelock._flows.admit import admit
 from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.guarding import check_bound, check_lasts, check_lock, read_marks
 from fencelock._flows.tenure import Scope
-from fencelock.errors import GuardError, WrongLockError
+from fencelock.errors import FencelockError, GuardError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
     OBSERVE,
+    ORPHANED,
     AuditEntry,
     Begin,
     ChangeMark,
     Commit,
     GuardFlow,
+    HoldMarks,
     Protect,
+    Restore,
+    SetSavepoint,
+    UndoToSavepoint,
     Unprotect,
     WriteAudit,
 )
@@ -32,15 +37,50 @@ def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo
     The switch from observe to enforce raises the mark to the source's last token, so that no writer that was only
     observed until now goes on under a token that the resource never sealed (G6).
     """
+    yield Begin()
+    yield from _protect(scope, tables, mode, source, who)
+    yield Commit()
+
+
+def protect_inside(
+    scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str
+) -> GuardFlow[None]:
+    """`protect` inside the caller's own transaction."""
+    yield from _inside(scope, _protect(scope, tables, mode, source, who))
+
+
+def _protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> GuardFlow[None]:
     if source is not None:
         check_lasts(scope, source.source_id)
-    yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
     done = yield from ask(Protect(mark.resource, scope.lock, tables, mode))
     if done.changed:
         yield from _switch(mark, done.changed, mode, source, who)
-    yield Commit()
+
+
+def hold(scope: Scope) -> GuardFlow[None]:
+    """Lock the marks in the caller's own transaction, before its DDL."""
+    yield HoldMarks(scope.resources)
+    for mark in (yield from read_marks(scope)):
+        check_bound(mark, scope.lock)
+
+
+def restore(scope: Scope, tables: tuple[str, ...]) -> GuardFlow[None]:
+    """Protect rebuilt tables again, in the caller's own transaction."""
+    (resource,) = scope.resources
+    yield from _inside(scope, ask(Restore(resource, tables)))
+
+
+def _inside(scope: Scope, change: GuardFlow[None]) -> GuardFlow[None]:
+    """Make a change in the caller's own transaction after locking the marks: all of it, or nothing if it is refused."""
+    yield HoldMarks(scope.resources)
+    yield SetSavepoint()
+    try:
+        yield from change
+    except FencelockError:
+        yield UndoToSavepoint()
+        raise
 
 
 def _switch(
@@ -51,9 +91,16 @@ def _switch(
         yield WriteAudit(_entry("mode", mark, mark.token, who, reason))
         return
     if source is None:
+        first = changed[0]
+        why = (
+            "has triggers of fencelock without a record: fencelock's own tables were dropped, perhaps with the mark. "
+            "Protecting it again"
+            if first.mode == ORPHANED
+            else "was only observed: enforcing now"
+        )
         raise GuardError(
-            f"table {changed[0].table!r} of resource {mark.resource!r} was only observed: enforcing now "
-            f"raises the mark to the last token of its source, so say which: source=… (or --source URL)"
+            f"table {first.table!r} of resource {mark.resource!r} {why} raises the mark to the last token of its "
+            f"source, so say which: source=… (or --source URL)"
         )
     yield from _raise(mark, source, "mode", who, reason)
 
@@ -62,13 +109,22 @@ def _switch(
 def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> GuardFlow[None]:
     """Stop protecting these tables, or all tables of the guard's one resource if none is named."""
     yield Begin()
+    yield from _unprotect(scope, tables, who, reason)
+    yield Commit()
+
+
+def unprotect_inside(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> GuardFlow[None]:
+    """`unprotect` inside the caller's own transaction."""
+    yield from _inside(scope, _unprotect(scope, tables, who, reason))
+
+
+def _unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> GuardFlow[None]:
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
     removed = yield from ask(Unprotect(mark.resource, tables))
     if removed:
         named = ", ".join(protection.table for protection in removed)
         yield WriteAudit(_entry("unprotect", mark, mark.token, who, f"{reason} ({named})"))
-    yield Commit()
 
 
 @retry_on_conflict

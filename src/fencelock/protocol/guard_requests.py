@@ -6,13 +6,24 @@ changed; an exception rolls it back. A store makes no decision: it compares, rea
 that present no token.
 """
 
+# ruff: noqa: PLC0414 - the requests about tables are offered here too
+
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
 from fencelock.model import Mark, Protection, Sequencer, SigningKey
-
-ENFORCE = "enforce"
-OBSERVE = "observe"
+from fencelock.protocol.table_requests import ENFORCE as ENFORCE
+from fencelock.protocol.table_requests import OBSERVE as OBSERVE
+from fencelock.protocol.table_requests import ORPHANED as ORPHANED
+from fencelock.protocol.table_requests import HoldMarks as HoldMarks
+from fencelock.protocol.table_requests import Protect as Protect
+from fencelock.protocol.table_requests import Protected as Protected
+from fencelock.protocol.table_requests import ReadProtections as ReadProtections
+from fencelock.protocol.table_requests import RecordRefusal as RecordRefusal
+from fencelock.protocol.table_requests import Restore as Restore
+from fencelock.protocol.table_requests import SetSavepoint as SetSavepoint
+from fencelock.protocol.table_requests import UndoToSavepoint as UndoToSavepoint
+from fencelock.protocol.table_requests import Unprotect as Unprotect
 
 
 class ConflictError(Exception):
@@ -156,48 +167,6 @@ class Unpresent(NamedTuple):
     resources: tuple[str, ...]
 
 
-# --- protection ------------------------------------------------------------------------------------
-class ReadProtections(NamedTuple):
-    """Read which tables of a resource are protected. Reply: tuple[Protection, ...]."""
-
-    resource: str
-
-
-class Protect(NamedTuple):
-    """Have the store itself enforce or observe writes to these tables, and bind the resource to the lock.
-
-    Reply: Protected.
-    """
-
-    resource: str
-    lock: str
-    tables: tuple[str, ...]
-    mode: str
-
-
-class Protected(NamedTuple):
-    """The former protection of each table whose mode has changed."""
-
-    changed: tuple[Protection, ...]
-
-
-class Unprotect(NamedTuple):
-    """Stop protecting these tables, or all tables of the resource if none is named.
-
-    Reply: tuple[Protection, ...], the protections that were removed.
-    """
-
-    resource: str
-    tables: tuple[str, ...]
-
-
-class RecordRefusal(NamedTuple):
-    """Count a refusal that observe mode did not carry out. Reply: None."""
-
-    resource: str
-    kind: str
-
-
 # --- effects outside the store -------------------------------------------------------------------
 MAX_KEY_BYTES = 512
 MAX_RESULT_BYTES = 4096
@@ -326,7 +295,8 @@ Result = TypeVar("Result")
 GuardRequest = (
     Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | Join | Present
     | Unpresent | ReadEffect | WriteEffect | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures
-    | ReadProtections | Protect | Unprotect | RecordRefusal | InspectResources
+    | HoldMarks | SetSavepoint | UndoToSavepoint | ReadProtections | Protect | Unprotect | Restore | RecordRefusal
+    | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""
 

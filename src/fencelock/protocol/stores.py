@@ -183,6 +183,9 @@ class FrameworkConnection(GuardConnection, Protocol):
 class SQLGuardStore(GuardStore, Protocol):
     """A guarded database that frameworks also reach, through a DB-API driver of their choice."""
 
+    has_transactional_ddl: bool
+    """Whether a caller's transaction may protect tables: DDL does not commit it, and ends with it."""
+
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> FrameworkConnection:
         """Return a connection that uses a framework's own: `connection` has DB-API cursors, whose parameters are
         written in `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.

@@ -153,15 +153,15 @@ WHERE EVENT_OBJECT_SCHEMA = CONVERT({database} USING utf8mb4) AND EVENT_OBJECT_T
 
 -- name: add_protection
 -- Record a table, and draw the number for its triggers' names.
-INSERT INTO {here}.fencelock_protection (table_name, resource) VALUES ({table}, {resource});
+INSERT INTO {here}.fencelock_protection (table_name, resource, mode) VALUES ({table}, {resource}, {mode});
 
 -- name: added_protection
 -- The number that was drawn.
 SELECT LAST_INSERT_ID();
 
--- name: rename_protection
--- Record the name that a table has now.
-UPDATE {here}.fencelock_protection SET table_name = {table} WHERE id = {id};
+-- name: change_protection
+-- Record the name that a table has now, and its mode.
+UPDATE {here}.fencelock_protection SET table_name = {table}, mode = {mode} WHERE id = {id};
 
 -- name: drop_protection
 -- Forget a table.

@@ -97,7 +97,7 @@ class Protector:
         tables = yield from self._tables(names)
         changed = []
         for table in tables:
-            before = yield from self._entry(resource, table)
+            before = yield from self._entry(resource, table, mode)
             yield from self._create(before, table, mode)
             if (other := before.other_than(mode)) is not None:
                 protection = before._replace(table=table).as_protection(self._database)
@@ -120,7 +120,7 @@ class Protector:
             self.afterwards.append(self._fill(SQL.drop_protection, id=entry.id))
         return tuple(entry.as_protection(self._database) for entry in chosen)
 
-    def _entry(self, resource: str, table: str) -> Generator[str, list[Rows], MySQLProtectionEntry]:
+    def _entry(self, resource: str, table: str, mode: str) -> Generator[str, list[Rows], MySQLProtectionEntry]:
         """Return the entry of a table; add it if there is none."""
         rows = (yield self._fill(SQL.show_triggers, resource=None))[0]
         # Entries without triggers come last: a re-created table shares only the name with the entry of the dropped one.
@@ -128,8 +128,7 @@ class Protector:
             if (entry.table or entry.name) != table:
                 continue
             if entry.resource == resource:
-                if entry.name != table:
-                    yield self._fill(SQL.rename_protection, id=entry.id, table=table)
+                yield self._fill(SQL.change_protection, id=entry.id, table=table, mode=mode)
                 return entry
             if entry.table is not None:
                 raise GuardError(
@@ -137,7 +136,7 @@ class Protector:
                     f"unprotect it there first, or name that resource"
                 )
             yield self._fill(SQL.drop_protection, id=entry.id)
-        yield self._fill(SQL.add_protection, table=table, resource=resource)
+        yield self._fill(SQL.add_protection, table=table, resource=resource, mode=mode)
         ((number,),) = (yield SQL.added_protection)[0]
         return MySQLProtectionEntry(number, resource, table, None, {})
 

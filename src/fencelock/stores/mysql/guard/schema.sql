@@ -89,12 +89,14 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_key (
 ) ENGINE = InnoDB;
 
 -- name: create_protection
--- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` is the name at
--- that time. The mode in force is only in the triggers.
+-- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` and `mode` are
+-- those at that time. The mode in force is only in the triggers.
 CREATE TABLE IF NOT EXISTS fencelock_protection (
     id         INT UNSIGNED AUTO_INCREMENT PRIMARY KEY,
     table_name VARCHAR(64)    NOT NULL,
-    resource   VARBINARY(512) NOT NULL
+    resource   VARBINARY(512) NOT NULL,
+    mode       VARCHAR(16)    NOT NULL,
+    INDEX fencelock_protection_of (resource)
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: create_observation

@@ -73,6 +73,8 @@ async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBl
 class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]):
     """A database that keeps marks and enforces them."""
 
+    has_transactional_ddl = False
+
     def __init__(self, url: str) -> None:
         info = self.info = parse_url(url)
         self._mask = SharedMask()

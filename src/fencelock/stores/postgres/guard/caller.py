@@ -5,7 +5,9 @@ until it ends. A transaction whose snapshot is older than a mark is refused. Nev
 connection for longer than the transaction.
 """
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,11 +19,41 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
 from fencelock.stores.postgres.guard.errors import map_callers_error, map_refusal, map_request_error
+from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
     BlockingCallerConnection,
     CallerConnectionBase,
 )
+
+_OTHER_DRIVERS = frozenset({"psycopg2", "pg8000"})
+"""The packages of the other synchronous drivers that are known."""
+
+
+def is_other_drivers(native: Any) -> bool:
+    """Return whether it is a connection of a synchronous driver that is known, besides psycopg."""
+    return not _OTHER_DRIVERS.isdisjoint(base.__module__.partition(".")[0] for base in type(native).__mro__)
+
+
+class PostgresDriverConnection(PostgresFrameworkConnection):
+    """The caller's connection of another driver than psycopg."""
+
+    _codec_type = PostgresCallerCodec
+
+    def __init__(self, native: Any, info: PostgresConnectionInfo) -> None:
+        if native.autocommit:
+            raise _autocommit_error("set autocommit to False")
+        super().__init__(native, native, info, "format")
+        if (extensions := sys.modules.get("psycopg2.extensions")) and isinstance(native, extensions.connection):
+            # The caller's own kind of cursor may return rows of another kind.
+            self._make_cursor = partial(native.cursor, cursor_factory=extensions.cursor)
+
+
+def _autocommit_error(remedy: str) -> GuardError:
+    return GuardError(
+        f"the connection is not in a transaction, so a check would not hold for the next write: {remedy}, or use "
+        f"guard.transaction(lease)"
+    )
 
 
 def _check_usable(native: Any, kind: type[Any]) -> None:
@@ -36,10 +68,7 @@ def _check_usable(native: Any, kind: type[Any]) -> None:
     if status == TransactionStatus.INERROR:
         raise GuardError("the connection's transaction has failed: roll it back, and start it again")
     if native.autocommit and status == TransactionStatus.IDLE:
-        raise GuardError(
-            "the connection is not in a transaction, so a check would not hold for the next write: write `with "
-            "connection.transaction():` around it, or use guard.transaction(lease)"
-        )
+        raise _autocommit_error("write `with connection.transaction():` around it")
 
 
 class PostgresCallerMapping(CallerConnectionBase):
@@ -68,7 +97,8 @@ class PostgresCallerConnection(PostgresCallerMapping, BlockingCallerConnection):
         for text, parameters in trip:
             with psycopg.RawCursor(self.native, row_factory=tuple_row) as cursor:
                 cursor.execute(text.encode(), parameters)
-                answers.append(PostgresAnswer(cursor.fetchall(), cursor.statusmessage or ""))
+                rows = cursor.fetchall() if cursor.description else []
+                answers.append(PostgresAnswer(rows, cursor.statusmessage or ""))
         return answers
 
 
@@ -85,5 +115,6 @@ class AsyncPostgresCallerConnection(PostgresCallerMapping, AsyncioCallerConnecti
         for text, parameters in trip:
             async with psycopg.AsyncRawCursor(self.native, row_factory=tuple_row) as cursor:
                 await cursor.execute(text.encode(), parameters)
-                answers.append(PostgresAnswer(await cursor.fetchall(), cursor.statusmessage or ""))
+                rows = await cursor.fetchall() if cursor.description else []
+                answers.append(PostgresAnswer(rows, cursor.statusmessage or ""))
         return answers

@@ -6,22 +6,17 @@ whose answer is not needed waits for the next round trip: a seal takes two trips
 ending it one. Never makes a decision about a token.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
-    InvalidName,
-    InvalidSqlStatementName,
-    SerializationFailure,
-    SyntaxError,  # noqa: A004
-)
+from psycopg.errors import InvalidSqlStatementName, SerializationFailure
 
 from fencelock.errors import GuardError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.errors import failed_inside
+from fencelock.stores.postgres.guard.protection import PostgresMigrationCodec, PostgresProtectionCodec, change_of
 from fencelock.stores.postgres.guard.rights import SQL, PostgresRightsCodec, Trips, entry_row, ordered
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
 
@@ -54,7 +49,7 @@ class PostgresGuardCodec(GuardCodecBase):
     }
 
 
-class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
+class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresGuardCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self) -> None:
@@ -122,9 +117,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
-        sequencer = None if request.sequencer is None else str(request.sequencer)
-        parameters = (*_columns(request.mark), sequencer, request.is_implausible, *entry_row(request.entry))
-        self._unsent.append(Statement(SQL.change_mark, parameters))
+        self._unsent.append(change_of(request))
         yield from ()
 
     def _write_audit(self, request: ask.WriteAudit) -> Trips:
@@ -142,44 +135,6 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
         yield (
             Statement(SQL.write_effect, (request.resource, effect.key, effect.holder, effect.began_at, effect.result)),
         )
-
-    # --- protection ---
-    def _protect(self, request: ask.Protect) -> Trips:
-        tables = yield from self._tables(request.tables)
-        making = [Statement(SQL.make_mark, (request.resource, request.lock.encode()))]
-        making += [Statement(SQL.protect_table, (table, request.resource, request.mode)) for table in tables]
-        answers = yield self._flush(*making)
-        rows = [answer.rows[0] for answer in answers[-len(tables) :]]
-        changed = [Protection(name, request.resource, mode) for mode, name in rows if mode not in (None, request.mode)]
-        return ask.Protected(tuple(changed))
-
-    def _unprotect(self, request: ask.Unprotect) -> Trips:
-        wanted = yield from self._tables(request.tables)
-        answers = yield self._flush(Statement(SQL.read_protected, (request.resource,)))
-        known = {table: Protection(name, request.resource, mode) for table, name, mode in answers[-1].rows}
-        if not known:
-            raise nothing_protected(request.resource)
-        for table, name in wanted.items():
-            if table not in known:
-                raise not_protected(name, request.resource)
-        chosen = {table: known[table] for table in wanted or known}
-        yield self._flush(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
-        return tuple(chosen.values())
-
-    def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[PostgresAnswer], dict[int, str]]:
-        """Return the tables that the names mean in this session, by their OIDs."""
-        if not names:
-            return {}
-        try:
-            answers = yield self._flush(Statement(SQL.find_tables, (list(names),)))
-        except (InvalidName, SyntaxError) as error:
-            raise _no_table(" or ".join(map(repr, names))) from error
-        found = {}
-        for name, table in answers[-1].rows:
-            if table is None:
-                raise _no_table(repr(name))
-            found[table] = name
-        return found
 
     def _look(self, request: ask.InspectResources) -> Trips:
         wanted = (request.resource,)
@@ -199,6 +154,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
     ENCODERS: ClassVar = {
         **PostgresGuardCodec.ENCODERS,
         **PostgresRightsCodec.ENCODERS,
+        **PostgresProtectionCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -210,13 +166,11 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresGuardCodec):
         ask.WriteAudit: _write_audit,
         ask.ReadEffect: _read_effect,
         ask.WriteEffect: _write_effect,
-        ask.Protect: _protect,
-        ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
     }
 
 
-class PostgresCallerCodec(PostgresGuardCodec):
+class PostgresCallerCodec(PostgresMigrationCodec, PostgresGuardCodec):
     """Requests inside the caller's own transaction, which is neither begun nor ended here."""
 
     def __init__(self) -> None:
@@ -250,6 +204,7 @@ class PostgresCallerCodec(PostgresGuardCodec):
 
     ENCODERS: ClassVar = {
         **PostgresGuardCodec.ENCODERS,
+        **PostgresMigrationCodec.ENCODERS,
         ask.Join: _join,
         ask.ReadMarks: _read_marks,
         ask.RaiseMarks: _raise_marks,
@@ -278,13 +233,6 @@ def _confirm(resources: Sequence[str]) -> tuple[Statement, ...]:
     One resource stands for all: they were presented together, and end together with the transaction.
     """
     return tuple(Statement(SQL.confirm, (resource,)) for resource in resources[:1])
-
-
-def _no_table(named: str) -> GuardError:
-    return GuardError(
-        f"there is no table {named} in this database: write it as SQL does, schema.table, with quotes if the name "
-        f"needs them; create it first, then protect it"
-    )
 
 
 def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:
@@ -319,8 +267,3 @@ def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
 
 def _raise(request: ask.RaiseMarks) -> Statement:
     return Statement(SQL.raise_marks, (str(request.sequencer), ordered(request.resources)))
-
-
-def _columns(mark: Mark) -> Row:
-    identity = (mark.source_id, mark.history_id, mark.digest, mark.is_closed)
-    return (mark.resource, mark.lock.encode(), mark.token, *identity)

@@ -20,7 +20,7 @@ from fencelock.stores.errors import GUARD_PART, not_installed
 from fencelock.stores.postgres.connection.errors import map_state, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
-from fencelock.stores.postgres.guard.codec import PostgresFrameworkCodec
+from fencelock.stores.postgres.guard.codec import PostgresCallerCodec, PostgresFrameworkCodec
 from fencelock.stores.postgres.guard.errors import (
     map_callers_error,
     map_refusal,
@@ -36,8 +36,10 @@ _OURS = "numeric_dollar"
 class PostgresFrameworkConnection(BlockingCallerConnection):
     """A framework's connection to the guarded database."""
 
+    _codec_type: type[PostgresCallerCodec] = PostgresFrameworkCodec
+
     def __init__(self, connection: Any, driver: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
-        super().__init__(connection, PostgresFrameworkCodec())
+        super().__init__(connection, self._codec_type())
         self._info = info
         self._paramstyle = paramstyle
         self._make_cursor: Callable[[], Any] = connection.cursor
@@ -58,7 +60,8 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
             cursor = self._make_cursor()
             try:
                 cursor.execute(*in_paramstyle(self._paramstyle, statement))
-                answers.append(PostgresAnswer([tuple(row) for row in cursor.fetchall()], ""))
+                rows = cursor.fetchall() if cursor.description else []
+                answers.append(PostgresAnswer([tuple(row) for row in rows], ""))
             finally:
                 cursor.close()
         return answers

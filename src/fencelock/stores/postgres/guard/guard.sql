@@ -79,12 +79,39 @@ FROM ROWS FROM (pg_catalog.unnest($1::text[])) WITH ORDINALITY AS wanted (name, 
 SELECT fencelock.protect_table($1::oid::regclass, $2::text, $3::text),
     (SELECT name FROM fencelock.protected_table WHERE relation = $1::oid);
 
+-- name: note_transaction
+-- Make a note that lasts as long as the transaction: an open one, and not one that each statement has for itself.
+SELECT pg_catalog.set_config('fencelock.migration', 'open', true);
+
+-- name: read_note
+-- Whether it is the same transaction still.
+SELECT pg_catalog.current_setting('fencelock.migration', true) = 'open';
+
+-- name: set_savepoint
+-- Set a savepoint in the caller's transaction.
+SAVEPOINT fencelock;
+
+-- name: undo_to_savepoint
+-- Undo what came after it.
+ROLLBACK TO fencelock;
+
 -- name: read_protected
--- Every table of a resource that was protected and not unprotected, whether its triggers exist or not.
-SELECT protection.relation::pg_catalog.oid, coalesce(protected.name, protection.name), coalesce(protected.mode, '')
+-- Every table of a resource that was protected and not unprotected, whether its triggers exist or not, and every other one
+-- that has its triggers.
+SELECT relation::pg_catalog.oid, coalesce(protected.name, protection.name), coalesce(protected.mode, '')
 FROM fencelock.protection AS protection
-LEFT JOIN fencelock.protected_table AS protected USING (relation)
+FULL JOIN fencelock.protected_table AS protected USING (relation)
 WHERE coalesce(protected.resource, protection.resource) = $1::text ORDER BY 2;
+
+-- name: read_record
+-- The mode in which a table of a resource was protected, found by itself, or by its name if it was rebuilt. (Without a
+-- percent sign: pg8000 would double it.)
+SELECT mode FROM fencelock.protection
+WHERE resource = $2::text AND (relation = $1::oid OR name = (
+    SELECT pg_catalog.concat_ws('.', pg_catalog.quote_ident(namespace.nspname), pg_catalog.quote_ident(class.relname))
+    FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+    WHERE class.oid = $1::oid))
+ORDER BY relation = $1::oid DESC LIMIT 1;
 
 -- name: unprotect_table
 -- Drop a table's triggers.

@@ -81,8 +81,8 @@ $$
 $$;
 
 -- name: create_protect_table
--- Create the triggers of a table; return the mode that was in force, NULL if none was. It waits a few seconds for writers
--- inside the table; readers are not affected.
+-- Create the triggers of a table; return the mode that was in force, NULL if none was, and 'orphaned' if there were triggers
+-- without a record. It waits a few seconds for writers inside the table; readers are not affected.
 CREATE FUNCTION fencelock.protect_table(p_table regclass, p_resource text, p_mode text) RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
 $$
@@ -90,6 +90,10 @@ DECLARE
     part regclass;
     before fencelock.protected_table;
     other fencelock.our_trigger;
+    is_recorded constant boolean := EXISTS (SELECT FROM fencelock.protection WHERE relation = p_table AND mode = p_mode);
+    is_orphaned constant boolean := EXISTS (
+        SELECT FROM fencelock.our_trigger WHERE relation = p_table AND covers IN (31, 62))
+        AND NOT EXISTS (SELECT FROM fencelock.protection WHERE relation = p_table);
     reason constant text := fencelock.why_not(p_table);
     is_plain constant boolean := (SELECT relkind = 'r' FROM pg_class WHERE oid = p_table);
 BEGIN
@@ -103,7 +107,7 @@ BEGIN
             'resource', other.relation::regclass, other.resource USING ERRCODE = 'FL010';
     END IF;
     SELECT * INTO before FROM fencelock.protected_table WHERE relation = p_table;
-    IF before.mode = p_mode AND before.is_whole AND before.truncatable = '{}' THEN
+    IF before.mode = p_mode AND before.is_whole AND before.truncatable = '{}' AND is_recorded THEN
         RETURN p_mode;
     END IF;
     IF is_plain THEN
@@ -126,8 +130,8 @@ BEGIN
     END LOOP;
     -- Forget a dropped table that had this name, and a partition that was protected by itself before.
     DELETE FROM fencelock.protection WHERE relation IN (SELECT fencelock.tree(p_table)) OR name = p_table::text;
-    INSERT INTO fencelock.protection (relation, name, resource) VALUES (p_table, p_table::text, p_resource);
-    RETURN before.mode;
+    INSERT INTO fencelock.protection (relation, name, resource, mode) VALUES (p_table, p_table::text, p_resource, p_mode);
+    RETURN CASE WHEN is_orphaned THEN 'orphaned' ELSE before.mode END;
 END
 $$;
 

@@ -95,13 +95,18 @@ CREATE TYPE fencelock.sequencer AS (
 );
 
 -- name: create_protection
--- Every table that was protected and not unprotected, whether its triggers still exist or not; `name` is the name at that
--- time. The resource and the mode in force are only in the triggers.
+-- Every table that was protected and not unprotected, whether its triggers still exist or not; `name` and `mode` are those
+-- at that time. The resource and the mode in force are only in the triggers.
 CREATE TABLE fencelock.protection (
     relation regclass PRIMARY KEY,  -- a dump contains it as a name
     name     text     NOT NULL,
-    resource text     NOT NULL COLLATE "C"
+    resource text     NOT NULL COLLATE "C",
+    mode     text     NOT NULL CHECK (mode IN ('enforce', 'observe'))
 );
+
+-- name: create_protection_of
+-- Finds the tables of a resource for each of its blocks.
+CREATE INDEX protection_of ON fencelock.protection (resource);
 
 -- name: create_observation
 -- What observe mode let pass: a row for each write, so that writers neither wait for each other nor conflict; now and

@@ -22,7 +22,12 @@ from fencelock.stores.postgres.guard.block import (
     PostgresBlockConnection,
     PostgresGuardConnection,
 )
-from fencelock.stores.postgres.guard.caller import AsyncPostgresCallerConnection, PostgresCallerConnection
+from fencelock.stores.postgres.guard.caller import (
+    AsyncPostgresCallerConnection,
+    PostgresCallerConnection,
+    PostgresDriverConnection,
+    is_other_drivers,
+)
 from fencelock.stores.postgres.guard.errors import map_request_error
 from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
@@ -55,6 +60,8 @@ async def open_async_block_connection(info: PostgresConnectionInfo) -> AsyncPost
 class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockConnection]):
     """A database that keeps marks and enforces them."""
 
+    has_transactional_ddl = True
+
     def __init__(self, url: str) -> None:
         info = self.info = parse_url(url)
         super().__init__(
@@ -71,8 +78,12 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
         """Return a connection for the running loop, which opens with its first request."""
         return AsyncPostgresGuardConnection(self.info, self._async_idle)
 
-    def caller_connection(self, native: Any) -> PostgresCallerConnection:
-        """Use the caller's psycopg.Connection, which is inside a transaction; GuardError if it is not."""
+    def caller_connection(self, native: Any) -> PostgresCallerConnection | PostgresDriverConnection:
+        """Use the caller's psycopg.Connection, or psycopg2's or pg8000's, which is inside a transaction; GuardError if
+        it is not.
+        """
+        if is_other_drivers(native):
+            return PostgresDriverConnection(native, self.info)
         return PostgresCallerConnection(native, self.info)
 
     def async_caller_connection(self, native: Any) -> AsyncPostgresCallerConnection:

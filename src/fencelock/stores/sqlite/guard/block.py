@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 # With a cached plain COMMIT, the user's own COMMIT would run without being refused.
 _COMMIT = "COMMIT -- by fencelock"
 _ROLLBACK = "ROLLBACK -- by fencelock"
-_LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
+LEGACY_CONTROL = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
 _UNFINISHED = "SQL statements in progress"
 """Part of SQLite's message at COMMIT; the error's number is that of a file which others have locked."""
 _READER_PAUSE_S = 0.000_5
@@ -296,7 +296,7 @@ class SQLiteBlockConnection(Database):
                 and native.isolation_level is None
                 and native.row_factory is None
                 and native.text_factory is str
-                and getattr(native, "autocommit", _LEGACY) == _LEGACY
+                and getattr(native, "autocommit", LEGACY_CONTROL) == LEGACY_CONTROL
             )
         except sqlite3.ProgrammingError:  # The user closed it.
             return False

@@ -15,9 +15,15 @@ from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
-from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.block import LEGACY_CONTROL, SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks, trigger_message
-from fencelock.stores.sqlite.guard.protection import read_protections
+from fencelock.stores.sqlite.guard.protection import protect, read_protections, restore, unprotect
+
+
+def _begins_by_itself(native: Any) -> bool:
+    """Return whether the driver begins and commits transactions for its user, as Python's do by default."""
+    is_legacy = getattr(native, "autocommit", LEGACY_CONTROL) == LEGACY_CONTROL
+    return is_legacy and getattr(native, "isolation_level", None) is not None
 
 
 class SQLiteCallerBase:
@@ -66,9 +72,51 @@ class SQLiteCallerBase:
         return UnfencedWriteError(message) if message else None
 
     def _join(self, _: ask.Join) -> bool:
+        if not self.native.in_transaction:
+            raise GuardError(
+                "the connection is not in a transaction, so a check would not hold for the next write: execute "
+                "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
+            )
+        self._take_write_lock()
+        return False
+
+    def _take_write_lock(self) -> None:
         if self._marks.has_schema():
             self._marks.native.execute(SQL.hold_marks)
-        return False
+
+    def _hold_marks(self, _: ask.HoldMarks) -> None:
+        if not self.native.in_transaction:
+            if not _begins_by_itself(self.native):
+                raise GuardError(
+                    "the connection is not in a transaction, and a table is protected inside your own: execute BEGIN "
+                    "IMMEDIATE first, or call it without connection=…"
+                )
+            # Python's drivers begin at the first INSERT or UPDATE, and DDL before that would commit by itself.
+            self._marks.native.execute("BEGIN IMMEDIATE")
+        self._check_file()
+        self._take_write_lock()
+
+    def _set_savepoint(self, _: ask.SetSavepoint) -> None:
+        self._marks.native.execute("SAVEPOINT fencelock")
+
+    def _undo(self, _: ask.UndoToSavepoint) -> None:
+        self._marks.native.execute("ROLLBACK TO fencelock")
+
+    def _protect(self, request: ask.Protect) -> ask.Protected:
+        return protect(self._marks, request)
+
+    def _unprotect(self, request: ask.Unprotect) -> tuple[Any, ...]:
+        return unprotect(self._marks, request.resource, request.tables)
+
+    def _restore(self, request: ask.Restore) -> None:
+        restore(self._marks, request.resource, request.tables)
+
+    def _change_mark(self, request: ask.ChangeMark) -> None:
+        audit_id = self._marks.write_audit(request.entry, is_implausible=request.is_implausible)
+        self._marks.write(request.mark, audit_id)
+
+    def _write_audit(self, request: ask.WriteAudit) -> None:
+        self._marks.write_audit(request.entry)
 
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
         return self._marks.read(request.resources)
@@ -99,6 +147,14 @@ class SQLiteCallerBase:
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,
+        ask.HoldMarks: _hold_marks,
+        ask.SetSavepoint: _set_savepoint,
+        ask.UndoToSavepoint: _undo,
+        ask.Protect: _protect,
+        ask.Unprotect: _unprotect,
+        ask.Restore: _restore,
+        ask.ChangeMark: _change_mark,
+        ask.WriteAudit: _write_audit,
         ask.Present: _present,
         ask.Unpresent: _unpresent,
         ask.ReadMarks: _read_marks,
@@ -114,11 +170,6 @@ class SQLiteCallerConnection(SQLiteCallerBase):
         if not isinstance(native, sqlite3.Connection):
             raise GuardError(
                 f"connection must be the sqlite3.Connection of your own transaction, not {type(native).__name__}"
-            )
-        if not native.in_transaction:
-            raise GuardError(
-                "the connection is not in a transaction, so a check would not hold for the next write: execute "
-                "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
             )
         super().__init__(native, SQLiteMarks(native, path), path)
         self._check_file()

@@ -159,10 +159,7 @@ class SQLiteGuardConnection:
         return read_protections(self.marks, request.resource)
 
     def _protect(self, request: ask.Protect) -> ask.Protected:
-        self.marks.ensure_schema()
-        if request.resource not in self.marks.read((request.resource,)):
-            self.marks.write(Mark(request.resource, request.lock))
-        return protect(self.marks, request.resource, request.tables, request.mode)
+        return protect(self.marks, request)
 
     def _unprotect(self, request: ask.Unprotect) -> tuple[Any, ...]:
         return unprotect(self.marks, request.resource, request.tables)

@@ -68,28 +68,45 @@ UPDATE main.fencelock_mark SET lock = lock WHERE 0;
 SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND name = :name COLLATE NOCASE;
 
 -- name: read_parts
--- Every trigger and index of a protected table, with the current name of the table.
-SELECT entry.id, entry.resource, made.tbl_name, made.name
-FROM main.fencelock_protected AS entry
-JOIN main.sqlite_schema AS made ON made.type IN ('trigger', 'index')
-    AND made.name IN (
-        'fencelock_enforce_insert_' || entry.id,
-        'fencelock_enforce_update_' || entry.id,
-        'fencelock_enforce_delete_' || entry.id,
-        'fencelock_enforce_blobs_' || entry.id,
-        'fencelock_observe_insert_' || entry.id,
-        'fencelock_observe_update_' || entry.id,
-        'fencelock_observe_delete_' || entry.id
-    )
-ORDER BY entry.id;
+-- Every trigger and index of a user's table whose name is one of fencelock's, with the current name of the table.
+SELECT name, tbl_name, sql FROM main.sqlite_schema
+WHERE type IN ('trigger', 'index') AND name GLOB 'fencelock_*' AND NOT tbl_name GLOB 'fencelock_*' ORDER BY name;
+
+-- name: read_names
+-- The names of everything in the file that begins as fencelock's do.
+SELECT name FROM main.sqlite_schema WHERE name GLOB 'fencelock_*';
 
 -- name: read_protected
 -- Every table that was protected and not unprotected since, whether its triggers still exist or not.
-SELECT id, resource, name FROM main.fencelock_protected ORDER BY id;
+SELECT id, resource, name, mode FROM main.fencelock_protected ORDER BY id;
+
+-- name: find_bare
+-- A table of the resource that exists under its name, and whose rows do not meet all of its triggers.
+SELECT entry.name FROM main.fencelock_protected AS entry
+WHERE entry.resource = :resource AND entry.mode = 'enforce'
+    AND 3 > (
+        SELECT count(*) FROM main.sqlite_schema WHERE type = 'trigger' AND name IN (
+            'fencelock_enforce_insert_' || entry.id,
+            'fencelock_enforce_update_' || entry.id,
+            'fencelock_enforce_delete_' || entry.id
+        )
+    )
+    AND EXISTS (
+        SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = entry.name COLLATE NOCASE
+    )
+LIMIT 1;
+
+-- name: schema_version
+-- A number that changes with every table, index and trigger of the file.
+PRAGMA main.schema_version;
 
 -- name: add_protected
--- Register a protected table; its id becomes part of the names of its triggers.
-INSERT INTO main.fencelock_protected (resource, name) VALUES (:resource, :name);
+-- Register a protected table; its id becomes part of the names of its triggers, and is above all that were used before.
+INSERT INTO main.fencelock_protected (id, resource, name, mode)
+VALUES (
+    1 + max(:highest, ifnull((SELECT seq FROM main.sqlite_sequence WHERE name = 'fencelock_protected'), 0)),
+    :resource, :name, :mode
+);
 
 -- name: remove_protected
 -- Remove a protected table.

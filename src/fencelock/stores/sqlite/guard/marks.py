@@ -18,6 +18,10 @@ from fencelock.stores.statements import statements
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "schema.sql")
 SCHEMA_NUMBER = 3
+PREFIX = "fencelock_"
+_FIRST_ROW = "guard_row"
+"""The statement that creates nothing: it belongs to the table `guard`."""
+TABLES = frozenset(f"{PREFIX}{name}" for name in SCHEMA if SCHEMA[name].startswith("CREATE TABLE"))
 _TRIGGER_PREFIX = "fencelock: "
 _IMPLAUSIBLE = "this token is implausible"
 """How the message of the triggers `plausible_raise` and `plausible_first` begins."""
@@ -53,8 +57,22 @@ class SQLiteMarks:
     def ensure_schema(self) -> None:
         """Create the guard's own tables and triggers if they do not exist."""
         if not self.has_schema():
-            for name in SCHEMA:
+            self.complete_schema()
+
+    def complete_schema(self) -> None:
+        """Create those of the guard's own tables and triggers that do not exist: somebody may have dropped some."""
+        names = self.read_names()
+        for name in SCHEMA:
+            if PREFIX + ("guard" if name == _FIRST_ROW else name) not in names:
                 self.native.execute(SCHEMA[name])
+
+    def read_names(self) -> set[str]:
+        """Return the name of everything in the file that begins as fencelock's do."""
+        return {name for (name,) in self.ask(SQL.read_names)}
+
+    def read_missing_tables(self) -> list[str]:
+        """Return which of the guard's own tables a file lacks that has others of them."""
+        return sorted(TABLES - self.read_names())
 
     def read(self, resources: tuple[str, ...]) -> dict[str, Mark]:
         """Return the marks of those of these resources that have one."""

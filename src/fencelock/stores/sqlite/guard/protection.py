@@ -2,25 +2,33 @@
 
 An enforced table also has an index, which refuses incremental BLOB writes, because they fire no trigger.
 
-Promise: the existing triggers are the only record of a table's resource and mode. So a renamed table stays protected
-under its new name, and a dropped one counts as unprotected. Names and literals are quoted.
+Promise: the existing triggers alone say which resource and mode are in force. So a renamed table stays protected under
+its new name, and a dropped one counts as unprotected. The record says what was asked for, by the table's name: a table
+that was rebuilt is found by it. Triggers without a record are found too: a migration may have dropped fencelock's own
+tables. Names and literals are quoted.
 Never: a trigger on a table of another resource, or on an object that cannot be protected.
 """
 
+import re
+from dataclasses import replace
 from typing import NamedTuple
 
 from fencelock.errors import GuardError
-from fencelock.model import Protection
-from fencelock.protocol.guard_requests import ENFORCE, Protected
+from fencelock.model import Mark, Protection
+from fencelock.protocol import guard_requests as ask
+from fencelock.protocol.guard_requests import ENFORCE, ORPHANED
 from fencelock.stores.errors import not_protected, nothing_protected
-from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
+from fencelock.stores.sqlite.guard.marks import PREFIX, SQL, SQLiteMarks
 from fencelock.stores.statements import statements
 
 TRIGGERS = statements(__package__, "triggers.sql")
 KINDS = ("insert", "update", "delete")
 BLOBS = "blobs"
 """The kind of write that an index refuses, where a trigger refuses the others. Observe mode cannot count it."""
-_OUR_PREFIX = "fencelock_"
+_RECORD = f"{PREFIX}protected"
+_NAME = re.compile(r"fencelock_(enforce|observe)_(insert|update|delete|blobs)_([0-9]+)")
+_RESOURCE = re.compile(r"seal\.resource = '((?:[^']|'')*)' AND NOT mark")
+"""The resource in the text of a trigger."""
 _WHY_NOT = {
     "view": "a view: protect the tables that it shows",
     "virtual": "a virtual table, which can have no triggers: protect ordinary tables",
@@ -31,7 +39,7 @@ _WHY_NOT = {
 class SQLiteProtectionEntry(NamedTuple):
     """A table that was protected, and the kinds of write that it still has a trigger or its index for.
 
-    `table` is None if it has none.
+    `table` is None if it has none; `recorded` is the mode that was asked for, None if there is no record of the table.
     """
 
     id: int
@@ -40,6 +48,7 @@ class SQLiteProtectionEntry(NamedTuple):
     table: str | None
     mode: str
     kinds: frozenset[str]
+    recorded: str | None
 
     @property
     def has_triggers(self) -> bool:
@@ -51,27 +60,43 @@ class SQLiteProtectionEntry(NamedTuple):
         """True if there is everything that `protect` makes in this mode."""
         return self.has_triggers and (self.mode != ENFORCE or BLOBS in self.kinds)
 
+    @property
+    def is_orphaned(self) -> bool:
+        """True if the table has triggers, and there is no record of them."""
+        return self.recorded is None
+
+    def is_of(self, table: str) -> bool:
+        """Return whether it is about this table: by its triggers, or by its name if it has none."""
+        return table == (self.table or self.name)
+
     def shown(self) -> Protection:
         """Return the public view of the entry."""
         return Protection(self.table or self.name, self.resource, self.mode)
 
 
 def read_entries(marks: SQLiteMarks) -> list[SQLiteProtectionEntry]:
-    """Return every table that was protected and not unprotected since."""
-    made: dict[int, list[tuple[str, str, str]]] = {}
-    for entry_id, _, table, name in marks.ask(SQL.read_parts):
-        _, mode, kind, _ = name.split("_")
-        made.setdefault(entry_id, []).append((table, mode, kind))
-    entries = []
-    for entry_id, resource, name in marks.ask(SQL.read_protected):
-        found = made.get(entry_id)
-        if found is None:
-            entries.append(SQLiteProtectionEntry(entry_id, resource, name, None, "", frozenset()))
-        else:
-            table, mode, _ = found[0]
-            kinds = frozenset(kind for _, _, kind in found)
-            entries.append(SQLiteProtectionEntry(entry_id, resource, name, table, mode, kinds))
-    return entries
+    """Return every table that was protected and not unprotected since, and every other one that has our triggers."""
+    entries = _read_made(marks)
+    if _RECORD in marks.read_names():
+        for entry_id, resource, name, mode in marks.ask(SQL.read_protected):
+            bare = SQLiteProtectionEntry(entry_id, resource, name, None, "", frozenset(), mode)
+            made = entries.get(entry_id, bare)
+            entries[entry_id] = made._replace(resource=resource, name=name, recorded=mode)
+    return [entries[entry_id] for entry_id in sorted(entries)]
+
+
+def _read_made(marks: SQLiteMarks) -> dict[int, SQLiteProtectionEntry]:
+    """Return what the triggers and indexes themselves say, by the number in their names."""
+    made: dict[int, SQLiteProtectionEntry] = {}
+    for name, table, text in marks.ask(SQL.read_parts):
+        if (parts := _NAME.fullmatch(name)) is None:
+            continue
+        mode, kind, entry_id = parts[1], parts[2], int(parts[3])
+        found = _RESOURCE.search(text)
+        known = made.get(entry_id) or SQLiteProtectionEntry(entry_id, "", table, table, mode, frozenset(), None)
+        resource = found[1].replace("''", "'") if found else known.resource
+        made[entry_id] = known._replace(resource=resource, kinds=known.kinds | {kind})
+    return made
 
 
 def read_protections(marks: SQLiteMarks, resource: str | None) -> tuple[Protection, ...]:
@@ -83,51 +108,74 @@ def read_protections(marks: SQLiteMarks, resource: str | None) -> tuple[Protecti
     )
 
 
-def protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: str) -> Protected:
-    """Give each table its triggers and index; return the tables whose mode changed, as they were before."""
-    changed = []
+def protect(marks: SQLiteMarks, request: ask.Protect) -> ask.Protected:
+    """Bind the resource to its lock, and give each table its triggers and index; return the tables whose mode changed,
+    as they were before.
+    """
+    marks.complete_schema()
+    if request.resource not in marks.read((request.resource,)):
+        marks.write(Mark(request.resource, request.lock))
+    return ask.Protected(_protect(marks, request.resource, request.tables, request.mode))
+
+
+def _protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: str) -> tuple[Protection, ...]:
+    changed: list[Protection] = []
     for table in dict.fromkeys(find_table(marks, name) for name in tables):
         entries = read_entries(marks)
-        entry = next((one for one in entries if one.table == table), None)
-        if entry is not None and entry.resource != resource:
-            raise GuardError(
-                f"table {table!r} belongs to resource {entry.resource!r} already, and a table has one "
-                f"resource: unprotect it there first, or name that resource"
-            )
-        if entry is not None and entry.mode == mode and entry.is_whole:
+        known = [entry for entry in entries if entry.is_of(table)]
+        for entry in known:
+            if entry.table is not None and entry.resource not in (resource, ""):
+                raise GuardError(
+                    f"table {table!r} belongs to resource {entry.resource!r} already, and a table has one "
+                    f"resource: unprotect it there first, or name that resource"
+                )
+        if [(entry.mode, entry.is_whole, entry.is_orphaned) for entry in known] == [(mode, True, False)]:
             continue
-        if entry is not None:
+        for entry in known:
             _remove(marks, entry)
-            if entry.mode != mode:
+            if entry.is_orphaned:
+                changed.append(replace(entry.shown(), mode=ORPHANED))
+            elif entry.table is not None and entry.mode != mode:
                 changed.append(entry.shown())
-        for gone in entries:
-            if gone.table is None and gone.name == table:
-                # The table was dropped with its triggers, and created again without them.
-                _remove(marks, gone)
-        _install(marks, resource, table, mode)
-    return Protected(tuple(changed))
+        _install(marks, resource, table, mode, highest=max((entry.id for entry in entries), default=0))
+    return tuple(changed)
 
 
 def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
-    """Drop the triggers and indexes of these tables of the resource, or of all its tables."""
-    if not marks.has_schema():
+    """Drop the triggers and indexes of these tables of the resource, or of all its tables, and their records."""
+    known = read_entries(marks)
+    entries = [entry for entry in known if entry.resource == resource]
+    if not (known if tables else entries):
         raise nothing_protected(resource)
-    entries = [entry for entry in read_entries(marks) if entry.resource == resource]
-    if not tables:
-        chosen = entries
-    else:
-        wanted = dict.fromkeys(find_table(marks, name) for name in tables)
-        by_table = {entry.table: entry for entry in entries}
-        chosen = []
-        for table in wanted:
-            if table not in by_table:
-                raise not_protected(table, resource)
-            chosen.append(by_table[table])
-    if not chosen:
-        raise nothing_protected(resource)
+    chosen = dict.fromkeys(
+        entry for name in tables for entry in _entries_of(marks, entries, name, resource)
+    ) or dict.fromkeys(entries)
     for entry in chosen:
         _remove(marks, entry)
     return tuple(entry.shown() for entry in chosen)
+
+
+def restore(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> None:
+    """Protect rebuilt tables again, in their recorded modes."""
+    entries = [entry for entry in read_entries(marks) if entry.resource == resource and not entry.is_orphaned]
+    for name in tables:
+        table = find_table(marks, name)
+        modes = [entry.recorded for entry in entries if entry.is_of(table)]
+        if not modes or modes[0] is None:
+            raise not_protected(table, resource)
+        _protect(marks, resource, (table,), modes[0])
+
+
+def _entries_of(
+    marks: SQLiteMarks, entries: list[SQLiteProtectionEntry], name: str, resource: str
+) -> list[SQLiteProtectionEntry]:
+    """Return what is known of a table, which may have been dropped; GuardError if that is nothing."""
+    if not (found := [entry for entry in entries if entry.table is None and entry.name == name]):
+        table = find_table(marks, name)
+        found = [entry for entry in entries if entry.is_of(table)]
+        if not found:
+            raise not_protected(table, resource)
+    return found
 
 
 def find_table(marks: SQLiteMarks, name: str) -> str:
@@ -146,13 +194,13 @@ def find_table(marks: SQLiteMarks, name: str) -> str:
     table, kind = found[0]
     if kind in _WHY_NOT:
         raise GuardError(f"{table!r} cannot be protected: it is {_WHY_NOT[kind]}")
-    if table.lower().startswith((_OUR_PREFIX, "sqlite_")):
+    if table.lower().startswith((PREFIX, "sqlite_")):
         raise GuardError(f"{table!r} cannot be protected: names that begin with fencelock_ or sqlite_ are reserved")
     return str(table)
 
 
-def _install(marks: SQLiteMarks, resource: str, table: str, mode: str) -> None:
-    row = {"resource": resource, "name": table}
+def _install(marks: SQLiteMarks, resource: str, table: str, mode: str, *, highest: int) -> None:
+    row = {"highest": highest, "resource": resource, "name": table, "mode": mode}
     entry_id = marks.native.execute(SQL.add_protected, row).lastrowid
     message = (
         f"fencelock: table {table} belongs to resource {resource} and takes writes only from the holder of its "
@@ -178,12 +226,13 @@ def _remove(marks: SQLiteMarks, entry: SQLiteProtectionEntry) -> None:
     for kind in entry.kinds:
         is_index = kind == BLOBS
         marks.native.execute(f"DROP {'INDEX' if is_index else 'TRIGGER'} main.{_part(entry.mode, kind, entry.id)}")
-    marks.native.execute(SQL.remove_protected, {"id": entry.id})
+    if not entry.is_orphaned:
+        marks.native.execute(SQL.remove_protected, {"id": entry.id})
 
 
 def _part(mode: str, kind: str, entry_id: int | None) -> str:
     """Return the quoted name of one trigger, or of the index."""
-    return quoted(f"{_OUR_PREFIX}{mode}_{kind}_{entry_id}")
+    return quoted(f"{PREFIX}{mode}_{kind}_{entry_id}")
 
 
 def quoted(identifier: str) -> str:

@@ -64,11 +64,13 @@ CREATE TABLE main.fencelock_seal (
 ) STRICT, WITHOUT ROWID;
 
 -- name: protected
--- Protected tables; the id is part of their triggers' names, and `name` is the name at the time of `protect`.
+-- Protected tables; the id is part of their triggers' names, `name` and `mode` are those at the time of `protect`. The
+-- mode in force is only in the triggers.
 CREATE TABLE main.fencelock_protected (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     resource TEXT NOT NULL,
-    name TEXT NOT NULL
+    name TEXT NOT NULL,
+    mode TEXT NOT NULL CHECK (mode IN ('enforce', 'observe'))
 ) STRICT;
 
 -- name: observed

@@ -73,6 +73,7 @@ class SQLiteGuard:
     """A file that keeps marks and enforces them."""
 
     speaks_asyncio = False
+    has_transactional_ddl = True
 
     def __init__(self, url: str) -> None:
         self.path = Path(os.path.realpath(path_of(url)))

@@ -1,0 +1,131 @@
+"""Encodes the requests to a PostgreSQL guard that protect tables, in its own transaction or in the caller's.
+
+Promise: as for `codec.py`. The mark is locked before any table, in the order in which guarded blocks lock them. Names
+of tables are looked up in the session's own search_path.
+"""
+
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from typing import ClassVar
+
+from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
+    InvalidName,
+    SyntaxError,  # noqa: A004
+)
+
+from fencelock.errors import GuardError
+from fencelock.model import Protection
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import not_protected, nothing_protected
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
+from fencelock.stores.postgres.guard.rights import SQL, Trips, entry_row, ordered
+from fencelock.stores.sql.guard import GuardCodecBase
+
+
+class PostgresProtectionCodec(GuardCodecBase):
+    """Requests that change which tables are protected."""
+
+    @abstractmethod
+    def _flush(self, *more: Statement) -> tuple[Statement, ...]:
+        """Return the unsent statements of the transaction, followed by these."""
+
+    def _protect(self, request: ask.Protect) -> Trips:
+        tables = yield from self._tables(request.tables)
+        making = [Statement(SQL.make_mark, (request.resource, request.lock.encode()))]
+        making += [Statement(SQL.protect_table, (table, request.resource, request.mode)) for table in tables]
+        answers = yield self._flush(*making)
+        rows = [answer.rows[0] for answer in answers[-len(tables) :]]
+        changed = [Protection(name, request.resource, mode) for mode, name in rows if mode not in (None, request.mode)]
+        return ask.Protected(tuple(changed))
+
+    def _unprotect(self, request: ask.Unprotect) -> Trips:
+        answers = yield self._flush(Statement(SQL.read_protected, (request.resource,)))
+        known = {table: Protection(name, request.resource, mode) for table, name, mode in answers[-1].rows}
+        if not known:
+            raise nothing_protected(request.resource)
+        by_name = {protection.table: table for table, protection in known.items() if not protection.mode}
+        wanted = yield from self._tables([name for name in request.tables if name not in by_name])
+        for table, name in wanted.items():
+            if table not in known:
+                raise not_protected(name, request.resource)
+        chosen = [*wanted, *(by_name[name] for name in request.tables if name in by_name)]
+        chosen = list(dict.fromkeys(chosen)) or list(known)
+        yield self._flush(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
+        return tuple(known[table] for table in chosen)
+
+    def _restore(self, request: ask.Restore) -> Trips:
+        tables = yield from self._tables(request.tables)
+        answers = yield self._flush(*(Statement(SQL.read_record, (table, request.resource)) for table in tables))
+        for (table, name), answer in zip(tables.items(), answers[-len(tables) :], strict=True):
+            if not answer.rows:
+                raise not_protected(name, request.resource)
+            yield self._flush(Statement(SQL.protect_table, (table, request.resource, answer.rows[0][0])))
+
+    def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[PostgresAnswer], dict[int, str]]:
+        """Return the tables that the names mean in this session, by their OIDs."""
+        if not names:
+            return {}
+        try:
+            answers = yield self._flush(Statement(SQL.find_tables, (list(names),)))
+        except (InvalidName, SyntaxError) as error:
+            raise _no_table(" or ".join(map(repr, names))) from error
+        found = {}
+        for name, table in answers[-1].rows:
+            if table is None:
+                raise _no_table(repr(name))
+            found[table] = name
+        return found
+
+    ENCODERS: ClassVar = {ask.Protect: _protect, ask.Unprotect: _unprotect, ask.Restore: _restore}
+
+
+class PostgresMigrationCodec(PostgresProtectionCodec):
+    """The same inside the caller's own transaction, where each statement is sent at once."""
+
+    def _flush(self, *more: Statement) -> tuple[Statement, ...]:
+        return more
+
+    def _hold_marks(self, request: ask.HoldMarks) -> Trips:
+        hold = Statement(SQL.read_marks, (ordered(request.resources), None, "alone", None))
+        answers = yield (Statement(SQL.note_transaction), hold, Statement(SQL.read_note))
+        if answers[-1].rows[0][0] is not True:
+            raise GuardError(
+                "the connection is in autocommit mode, so each statement is a transaction of its own, and a table is "
+                "protected inside yours: begin one, or call it without connection=…"
+            )
+
+    def _set_savepoint(self, _: ask.SetSavepoint) -> Trips:
+        yield (Statement(SQL.set_savepoint),)
+
+    def _undo(self, _: ask.UndoToSavepoint) -> Trips:
+        yield (Statement(SQL.undo_to_savepoint),)
+
+    def _change_mark(self, request: ask.ChangeMark) -> Trips:
+        yield (change_of(request),)
+
+    def _write_audit(self, request: ask.WriteAudit) -> Trips:
+        yield (Statement(SQL.write_audit, entry_row(request.entry)),)
+
+    ENCODERS: ClassVar = {
+        **PostgresProtectionCodec.ENCODERS,
+        ask.HoldMarks: _hold_marks,
+        ask.SetSavepoint: _set_savepoint,
+        ask.UndoToSavepoint: _undo,
+        ask.ChangeMark: _change_mark,
+        ask.WriteAudit: _write_audit,
+    }
+
+
+def change_of(request: ask.ChangeMark) -> Statement:
+    """Return the statement that changes a mark for an operator."""
+    mark, sequencer = request.mark, None if request.sequencer is None else str(request.sequencer)
+    identity = (mark.source_id, mark.history_id, mark.digest, mark.is_closed)
+    columns = (mark.resource, mark.lock.encode(), mark.token, *identity)
+    return Statement(SQL.change_mark, (*columns, sequencer, request.is_implausible, *entry_row(request.entry)))
+
+
+def _no_table(named: str) -> GuardError:
+    return GuardError(
+        f"there is no table {named} in this database: write it as SQL does, schema.table, with quotes if the name "
+        f"needs them; create it first, then protect it"
+    )
