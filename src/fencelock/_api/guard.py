@@ -215,10 +215,7 @@ class Guard(BaseGuard):
             run(admin.protect_inside(*asked), inside)
 
     def unprotect(self, *tables: str, reason: str, connection: Any = None) -> None:
-        """Stop protecting these tables, or all tables of the resource if none is named. The mark stays.
-
-        With `connection`, inside your own transaction, as `protect`.
-        """
+        """Stop protecting these tables, or all of the resource. The mark stays. `connection`: as for `protect`."""
         self._only_resource("unprotect")
         check_tables(tables)
         asked = (self._core.scope, tables, default_holder(), check_reason(reason))
@@ -231,10 +228,9 @@ class Guard(BaseGuard):
     def rebuilding(self, *tables: str, connection: Any) -> Iterator[None]:
         """A block inside your own transaction for DDL on protected tables, which may drop them and create them again.
 
-        Entering locks the mark before any table, as guarded blocks do: in the other order the two would wait for each
-        other. Leaving without an exception protects the tables again, in the mode that they had. Commit afterwards.
-        GuardError if the resource does not protect a table, or it is gone at the end: `unprotect` it before you drop
-        it. UnsupportedError from a store whose DDL commits (MySQL).
+        Entering locks the mark before any table, as guarded blocks do, so that the two never wait for each other.
+        Leaving without an exception protects the tables again, in the mode that they had. Commit afterwards. GuardError
+        if the resource does not protect a table, or it is gone at the end. UnsupportedError as for `protect`.
         """
         self._only_resource("rebuilding")
         check_rebuilt(tables)
@@ -244,7 +240,6 @@ class Guard(BaseGuard):
         run(admin.restore(self._core.scope, tables), inside)
 
     def _inside(self, native: Any) -> GuardConnection:
-        """Return a guard connection over the caller's own, in whose transaction tables can be protected."""
         check_free(self.url)
         connection = self._core.store.caller_connection(native)
         check_transactional_ddl(self._core.store)
