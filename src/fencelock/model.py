@@ -6,7 +6,6 @@ never shows it in `repr`. Stores keep the digest, H(proof), which is enough for 
 """
 
 import base64
-import binascii
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import sha256
 
+from fencelock._sequencer_text import UNSIGNED, split_text
 from fencelock.errors import ConfigError
 
 MAX_LOCK_NAME_BYTES = 512
@@ -35,17 +35,12 @@ MEMORY_SOURCE_PREFIX = "memory-"
 """The prefix of the id of a source in memory. Its tokens start at 1 in each process, so durable guards refuse them."""
 
 SEQUENCER_VARIABLE = "FENCELOCK_SEQUENCER"
-MAX_SEQUENCER_CHARACTERS = 1000
 MAX_HASHED_CLAIMS = 2**14
-UNSIGNED = "0"
-"""The key id of a sequencer that nobody has signed."""
-_SEQUENCER_FORM = "fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>"
 _SIGNED_PREFIX = b"fencelock sequencer v2\0"
 _HASH_PREFIX = b"fencelock claim\0"
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROOF = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = re.compile(r"([A-Za-z0-9_-]{22})?")
-_DECIMAL = re.compile(r"[1-9][0-9]{0,18}")
 _PRINTABLE_BITS = 256
 EXCLUSIVE = "x"
 
@@ -199,16 +194,8 @@ class Sequencer:
     @classmethod
     def parse(cls, text: str) -> "Sequencer":
         """Return the sequencer that `str()` wrote; raise ConfigError for anything else. No signature is checked."""
-        parts = str(text)[: MAX_SEQUENCER_CHARACTERS + 1].split(".")
-        if len(parts) != _SEQUENCER_FORM.count(".") + 1 or parts[0] != "fl2":
-            raise ConfigError(f"not a sequencer: expected {_SEQUENCER_FORM}")
-        if len(text) > MAX_SEQUENCER_CHARACTERS:
-            raise ConfigError(f"not a sequencer: it has more than {MAX_SEQUENCER_CHARACTERS} characters")
-        _, key_id, source_id, history_id, mode, token, proof, encoded, signature = parts
-        if not _DECIMAL.fullmatch(token):
-            # Without the part itself: in a text whose parts are shuffled it may be the proof.
-            raise ConfigError("not a sequencer: its token is not an integer with 1 <= token < 2**63")
-        return cls(source_id, history_id, _decode_lock(encoded), int(token), proof, mode, key_id, signature)
+        key_id, source_id, history_id, mode, token, proof, lock, signature = split_text(text)
+        return cls(source_id, history_id, lock, int(token), proof, mode, key_id, signature)
 
     @classmethod
     def from_env(cls) -> "Sequencer":
@@ -217,17 +204,6 @@ class Sequencer:
         if text is None:
             raise ConfigError(f"{SEQUENCER_VARIABLE} is not set: start this program by `fencelock run NAME -- CMD`")
         return cls.parse(text)
-
-
-def _decode_lock(encoded: str) -> str:
-    try:
-        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
-        lock = raw.decode("utf-8")
-    except (binascii.Error, ValueError):
-        raise ConfigError("not a sequencer: its lock is not the base64url of a lock name") from None
-    if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != encoded:
-        raise ConfigError("not a sequencer: its lock is not the canonical base64url of a lock name")
-    return lock
 
 
 @dataclass(frozen=True, slots=True)

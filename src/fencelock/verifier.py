@@ -15,8 +15,9 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from fencelock._sequencer_text import UNSIGNED
 from fencelock.errors import ConfigError, ForgedSequencerError, ImplausibleTokenError, StaleTokenError, WrongLockError
-from fencelock.model import UNSIGNED, Sequencer, SigningKey, token_ceiling
+from fencelock.model import Sequencer, SigningKey, token_ceiling
 
 SIGNATURE_BYTES = 16
 _WILDCARD = "*"

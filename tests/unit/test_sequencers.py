@@ -12,16 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencelock import ConfigError, Sequencer
+from fencelock._sequencer_text import MAX_SEQUENCER_CHARACTERS, UNSIGNED
 from fencelock.errors import ForgedSequencerError
-from fencelock.model import (
-    MAX_LOCK_NAME_BYTES,
-    MAX_SEQUENCER_CHARACTERS,
-    MAX_TOKEN,
-    SEQUENCER_VARIABLE,
-    UNSIGNED,
-    SigningKey,
-    one_way,
-)
+from fencelock.model import MAX_LOCK_NAME_BYTES, MAX_TOKEN, SEQUENCER_VARIABLE, SigningKey, one_way
 from fencelock.verifier import Verifier, sign
 
 PROOF = "5ec7e75e" * 4
@@ -150,6 +143,27 @@ def malformed() -> list[str]:
         with_part(7, base64.urlsafe_b64encode(b"x" * 513).decode().rstrip("=")),
         f"fl1.source.history.x.7.{PROOF}.bG9jaw",  # The former format.
     ]
+
+
+@given(sequencers, st.data())
+def test_a_text_that_was_cut_off_anywhere_is_named_as_that(sequencer: Sequencer, data: st.DataObject) -> None:
+    for whole in (str(sequencer), str(replace(sequencer, key_id="k1", signature=SIGNATURE))):
+        length = data.draw(st.integers(len("fl2"), len(whole) - 1))
+        with pytest.raises(ConfigError, match=f"not a sequencer: it was cut off, after {length} characters"):
+            Sequencer.parse(whole[:length])
+
+
+@pytest.mark.parametrize("version", ["fl1", "fl3"])
+def test_another_versions_format_is_named(version: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"it has the format {version}, of another version of fencelock, and this one"
+    ):
+        Sequencer.parse(TEXT.replace("fl2", version))
+
+
+def test_a_damaged_signature_is_named() -> None:
+    with pytest.raises(ConfigError, match="signature must be 22 characters of base64url"):
+        Sequencer.parse(with_part(1, "k1") + SIGNATURE[1:] + "=")
 
 
 @pytest.mark.reduced

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 import fencelock
+from fencelock._sequencer_text import UNSIGNED
 from fencelock.cli.options import json_option
 from fencelock.cli.output import emit, printable
-from fencelock.model import SEQUENCER_VARIABLE, UNSIGNED, Sequencer
+from fencelock.model import SEQUENCER_VARIABLE, Sequencer
 from fencelock.verifier import Verifier
 
 _text_argument = click.argument("text", required=False)

@@ -10,7 +10,8 @@ tables, keys or nodes can end a lease or write in its name (G12).
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from fencelock.model import UNSIGNED, LockInfo, SigningKey, SourceInfo
+from fencelock._sequencer_text import UNSIGNED
+from fencelock.model import LockInfo, SigningKey, SourceInfo
 
 
 # --- answered by the driver itself ----------------------------------------------------------------

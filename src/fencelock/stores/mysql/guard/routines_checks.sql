@@ -115,13 +115,20 @@ CREATE PROCEDURE fencelock_parse(
 READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 + 64 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
         '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}([0-9a-f]{64})?[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
         OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1) AS UNSIGNED) > 9223372036854775807
         OR LENGTH(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)) % 4 = 1
         OR (p_sequencer LIKE 'fl2.0.%') <> (p_sequencer LIKE '%.') THEN
-        SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
-            'FL011 not a sequencer: fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>';
+        SET message = CONCAT('FL011 not a sequencer: ', CASE
+            WHEN p_sequencer REGEXP '^fl[0-9]{1,3}[.]' AND p_sequencer NOT LIKE 'fl2.%'
+                THEN CONCAT('it has the format ', SUBSTRING_INDEX(p_sequencer, '.', 1))
+            WHEN p_sequencer LIKE 'fl2.%' AND (
+                LENGTH(p_sequencer) - LENGTH(REPLACE(p_sequencer, '.', '')) < 8
+                OR LENGTH(SUBSTRING_INDEX(p_sequencer, '.', -1)) BETWEEN 1 AND 21) THEN 'it was cut off'
+            ELSE 'fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock, base64url>.<signature>' END);
+        SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT = message;
     END IF;
     SET p_source_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 3), '.', -1);
     SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 4), '.', -1);

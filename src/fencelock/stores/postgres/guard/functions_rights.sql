@@ -13,7 +13,10 @@ BEGIN
     IF p_sequencer IS NULL OR length(p_sequencer) > 1000 OR p_sequencer !~ (
             '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$')
         OR part[6]::numeric > 9223372036854775807 OR length(part[8]) % 4 = 1 OR (part[2] = '0') <> (part[9] = '') THEN
-        RAISE 'not a sequencer: expected fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>'
+        RAISE 'not a sequencer: %', CASE
+            WHEN p_sequencer ~ '^fl[0-9]{1,3}[.]' AND part[1] <> 'fl2' THEN format('it has the format %s', part[1])
+            WHEN part[1] = 'fl2' AND cardinality(part) < 9 OR length(part[9]) BETWEEN 1 AND 21 THEN 'it was cut off'
+            ELSE 'expected fl2.<key id>.<source id>.<history id>.<mode>.<token>.<proof>.<lock>.<signature>' END
             USING ERRCODE = '22023';
     END IF;
     shown.lock := decode(rpad(translate(part[8], '-_', '+/'), (length(part[8]) + 3) / 4 * 4, '='), 'base64');
