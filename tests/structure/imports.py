@@ -56,6 +56,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.integrations.django": {"django"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},
+    "fencelock.testing.pytest": {"psycopg", "pytest"},
 }
 """Each package with clients of its own, and which."""
 
