@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 KINDS = ("sqlite", "postgres", "mysql")
 POSTGRES = "15"
 TABLES = (
-    "CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))",
-    "CREATE TABLE plain (id INTEGER PRIMARY KEY, value VARCHAR(40))",
+    "CREATE TABLE reports (id INTEGER NOT NULL PRIMARY KEY, value VARCHAR(40))",
+    "CREATE TABLE plain (id INTEGER NOT NULL PRIMARY KEY, value VARCHAR(40))",
     "INSERT INTO reports VALUES (1, 'first')",
     "INSERT INTO plain VALUES (1, 'first')",
 )

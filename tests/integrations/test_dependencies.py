@@ -7,6 +7,7 @@ import pytest
 
 CASES = [
     ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "sqlalchemy"),
+    ("alembic", "import fencelock.integrations.alembic", "alembic"),
     ("django", "import fencelock.integrations.django", "django"),
     ("psycopg", "from fencelock.integrations.urls import postgres_url; postgres_url({})", "postgres"),
 ]

@@ -53,6 +53,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.stores.etcd": {"google", "grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},
+    "fencelock.integrations.alembic": {"alembic", "sqlalchemy"},
     "fencelock.integrations.django": {"django"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},

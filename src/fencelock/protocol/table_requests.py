@@ -32,9 +32,9 @@ class UndoToSavepoint(NamedTuple):
 
 
 class ReadProtections(NamedTuple):
-    """Read which tables of a resource are protected. Reply: tuple[Protection, ...]."""
+    """Read which tables of a resource are protected, or of all (None). Reply: tuple[Protection, ...]."""
 
-    resource: str
+    resource: str | None
 
 
 class Protect(NamedTuple):
