@@ -147,7 +147,7 @@ def test_break_needs_a_reason_and_a_known_lock(program: Program) -> None:
 # --- install, epoch
 def test_install_makes_the_schema_and_is_safe_to_repeat(program: Program) -> None:
     for _ in range(2):
-        assert program.json("install") == {"source": program.url}
+        assert program.json("install") == {"source": program.url, "guards": [program.url]}
     assert (program.folder / "locks.db").exists()
 
 
@@ -267,7 +267,7 @@ ABOUT_WRITERS = ("rights", "grant", "revoke", "unpoison", "keys", "sequencer")
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "locks", "show", "break", "purge", "install", "epoch", "doctor", *ABOUT_WRITERS]
+    "command", ["run", "locks", "show", "break", "purge", "install", "uninstall", "epoch", "doctor", *ABOUT_WRITERS]
 )
 def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     done = program.inside(command, "--help")
@@ -286,7 +286,7 @@ def test_help_lists_every_command(program: Program) -> None:
     done = program.inside("--help")
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
-        *("run", "locks", "show", "break", "purge", "install", "epoch"),
+        *("run", "locks", "show", "break", "purge", "install", "uninstall", "epoch"),
         *("protect", "unprotect", "rebind", "marks"),
         *(*ABOUT_WRITERS, "doctor"),
         *LAB_COMMANDS,

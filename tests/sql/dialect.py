@@ -105,6 +105,8 @@ class SqlDialect(ABC):
     """Statements that an account with a holder's rights may not make."""
     tables: ClassVar[str]
     """Lists what a schema of fencelock consists of, in a database that holds nothing else."""
+    objects: ClassVar[tuple[str, ...]]
+    """Lists all objects of a database: schemas, tables, routines, triggers."""
 
     @property
     def hold_lock(self) -> str:

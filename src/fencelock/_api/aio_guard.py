@@ -127,6 +127,10 @@ class AsyncGuard(BaseGuard):
         """Return the mark of every resource of the guard, by its name."""
         return await self._executor.run(self._core.marks_flow())
 
+    async def install(self) -> None:
+        """Make the guard's half of fencelock's schema if the store has none; as `fencelock.Guard.install`."""
+        await self._executor.install()
+
     async def protect(
         self,
         *tables: str,

@@ -186,6 +186,13 @@ class Guard(BaseGuard):
         """Return the mark of every resource of the guard, by its name."""
         return self._core.marks()
 
+    def install(self) -> None:
+        """Make the guard's half of fencelock's schema if the store has none; safe when run concurrently.
+
+        `protect` does it too, and SQLite makes its own with the first mark.
+        """
+        self._core.store.install()
+
     def protect(
         self,
         *tables: str,

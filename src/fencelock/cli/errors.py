@@ -37,6 +37,10 @@ class NoSuchLockError(click.ClickException):
     """The source does not know the lock that the command names."""
 
 
+class InUseError(click.ClickException):
+    """A command would remove what is still used."""
+
+
 # Subclasses first: the first class that matches decides.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (tree.AcquireTimeoutError, NOT_OBTAINED),

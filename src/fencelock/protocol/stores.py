@@ -193,6 +193,19 @@ class SQLGuardStore(GuardStore, Protocol):
 
 
 @runtime_checkable
+class RemovableStore(Protocol):
+    """A source or a guard whose schema can be removed from the store again."""
+
+    def is_installed(self) -> bool:
+        """Return whether the store has the schema; SchemaError if it is another version's. Creates nothing."""
+
+    def uninstall(self) -> None:
+        """Remove everything that `install` and `protect` made, and nothing else; safe to repeat, and after an
+        interruption. The caller has made sure that nobody uses it.
+        """
+
+
+@runtime_checkable
 class PolicySourceStore(SourceStore, Protocol):
     """A source whose clients reach the store itself, so that the store's own access control has to limit them."""
 

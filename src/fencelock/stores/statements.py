@@ -11,6 +11,7 @@ Promise: a file is read once per process, through the package's own loader, so t
 An unknown name is an AttributeError that lists the known ones. Never: SQL composed here.
 """
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -39,6 +40,11 @@ class Statements:
 
     def __getitem__(self, name: str) -> str:
         return cast("str", getattr(self, name))
+
+    def created(self, kind: str) -> list[str]:
+        """Return the names of the objects of a kind (TABLE, FUNCTION, …) that the statements create, in their order."""
+        made = re.compile(rf"CREATE (?:UNLOGGED )?{kind} (?:IF NOT EXISTS )?(?:main\.|fencelock\.)?(\w+)")
+        return [found[1] for text in self._texts.values() if (found := made.match(text))]
 
 
 @cache

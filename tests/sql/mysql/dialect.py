@@ -96,6 +96,11 @@ class MySQLDialect(SqlDialect):
         "DROP PROCEDURE fencelock_acquire",
     )
     tables = "SHOW TABLES"
+    objects = (
+        "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()",
+        "SELECT ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE()",
+        "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()",
+    )
 
     def __init__(self, fleet: MariaDBFleet) -> None:
         self.fleet = fleet

@@ -68,6 +68,12 @@ class PostgresDialect(SqlDialect):
         "DROP FUNCTION fencelock.release(bytea, text, bigint)",
     )
     tables = "SELECT nspname FROM pg_namespace WHERE nspname = 'fencelock'"
+    objects = (
+        "SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg_%%'",
+        "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace",
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+        "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal",
+    )
 
     def __init__(self, fleet: PostgresFleet, version: str) -> None:
         self.fleet = fleet

@@ -1,4 +1,4 @@
-"""Installing one part of fencelock's schema in a MySQL database, which commits each DDL statement by itself.
+"""Installing and removing one part of fencelock's schema in a MySQL database, which commits each DDL by itself.
 
 Promise: safe to run concurrently and repeatedly. A run that was interrupted is completed by the next one, since the row
 that marks a part as whole is written last. A later run checks that the part can be used, and creates the routines anew
@@ -8,7 +8,7 @@ Never runs except by an operator's explicit command.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pymysql
@@ -23,6 +23,10 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.statements import Statements
 
 REQUEST_TIMEOUT_S = 60.0
+_FIND_TRIGGERS = """
+    SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
+    WHERE TRIGGER_SCHEMA = %s AND TRIGGER_NAME LIKE 'fencelock\\_%%'
+"""
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
 _COLUMN = re.compile(r"^ {4}([a-z_]+) ", re.MULTILINE)
 
@@ -57,6 +61,37 @@ def install(
                     _create_routines(native, file)
             if not is_installed:
                 _run(native, *finish)
+    finally:
+        FORKS.close(native)
+
+
+def is_installed(info: MySQLConnectionInfo, *, part: str, table: str, number: int) -> bool:
+    """Return whether a part of the schema is installed; SchemaError if it has another number."""
+    native = open_connection(info, REQUEST_TIMEOUT_S)
+    try:
+        with error_mapper(info):
+            return _is_installed(native, info, part, table, number)
+    finally:
+        FORKS.close(native)
+
+
+def uninstall(
+    info: MySQLConnectionInfo, *, tables: Statements, routines: Iterable[str], drops_triggers: bool = False
+) -> None:
+    """Drop a part of the schema; the table that is created first, which holds its number, is dropped last.
+
+    `drops_triggers`: first the triggers that the guard has made on the protected tables.
+    """
+    native = open_connection(info, REQUEST_TIMEOUT_S)
+    try:
+        with error_mapper(info):
+            _lock(native, info)
+            for (trigger,) in _run(native, _FIND_TRIGGERS, [info.database]) if drops_triggers else ():
+                _run(native, f"DROP TRIGGER IF EXISTS {trigger}")
+            for routine in routines:
+                _run(native, f"DROP PROCEDURE IF EXISTS {routine}")
+            for table in reversed(tables.created("TABLE")):
+                _run(native, f"DROP TABLE IF EXISTS {table}")
     finally:
         FORKS.close(native)
 

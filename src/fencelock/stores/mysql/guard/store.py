@@ -15,6 +15,7 @@ import pymysql
 
 from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
 from fencelock.model import Finding
+from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.mysql.connection.client import (
     FORKS,
     MySQLConnection,
@@ -23,7 +24,7 @@ from fencelock.stores.mysql.connection.client import (
     open_connection,
 )
 from fencelock.stores.mysql.connection.expressions import expand
-from fencelock.stores.mysql.connection.install import check_tables
+from fencelock.stores.mysql.connection.install import check_tables, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
@@ -107,6 +108,15 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
         install(self.info)
+
+    def is_installed(self) -> bool:
+        """Return whether the database has the guard's half; SchemaError if it is another version's."""
+        return is_installed(self.info, part=GUARD_PART, table="fencelock_guard", number=SCHEMA_NUMBER)
+
+    def uninstall(self) -> None:
+        """Drop the guard's half of the schema, with everything in it, and its triggers on all tables."""
+        routines = [name for file in ROUTINES for name in file]
+        uninstall(self.info, tables=SCHEMA, routines=routines, drops_triggers=True)
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

@@ -1,4 +1,4 @@
-"""Installing one part of fencelock's schema in a PostgreSQL database: all of it, or nothing.
+"""Installing one part of fencelock's schema in a PostgreSQL database, and removing it: all of it, or nothing.
 
 Promise: safe to run concurrently and repeatedly; a part of another version is refused, never changed; whatever the
 database's default privileges are, no other role gets a right on the new objects. Never runs except by an operator's
@@ -20,6 +20,7 @@ COMMON = statements(__package__, "common.sql")
 REQUEST_TIMEOUT_S = 60.0
 _KEY = 7378697628973295215
 """The advisory lock that admits one installation at a time."""
+_FIND_SCHEMA = "SELECT to_regnamespace('fencelock') IS NOT NULL"
 _FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
 _FIND_COMMON = "SELECT to_regprocedure('fencelock.one_way(text)') IS NOT NULL"
 
@@ -45,6 +46,55 @@ def install(info: PostgresConnectionInfo, *, part: str, table: str, number: int,
             connection.execute("COMMIT")
     finally:
         FORKS.close(connection)
+
+
+def is_installed(info: PostgresConnectionInfo, *, part: str, table: str, number: int) -> bool:
+    """Return whether a part of the schema is installed; SchemaError if it has another number."""
+    connection = open_connection(info, REQUEST_TIMEOUT_S)
+    try:
+        with error_mapper(info):
+            return _is_installed(connection, info, part, table, number)
+    finally:
+        FORKS.close(connection)
+
+
+def uninstall(info: PostgresConnectionInfo, *, files: tuple[Statements, ...]) -> None:
+    """Drop what these files create, and the triggers that call their functions, in one transaction.
+
+    Nothing is dropped by CASCADE: an object of somebody else's that needs one of ours is an error, and undoes all. With
+    the last part goes what the parts share, and the schema itself, unless somebody else has objects in it.
+    """
+    connection = open_connection(info, REQUEST_TIMEOUT_S)
+    try:
+        with error_mapper(info):
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            connection.execute(SQL.prepare.encode(), [_KEY])
+            if connection.execute(_FIND_SCHEMA).fetchone() == (True,):
+                for file in files:
+                    _drop(connection, "VIEW", file.created("VIEW"))
+                _drop_functions(connection, [name for file in files for name in file.created("FUNCTION")])
+                for kind in ("TABLE", "TYPE", "SEQUENCE"):
+                    _drop(connection, kind, [name for file in files for name in file.created(kind)])
+                if connection.execute(SQL.find_parts.encode()).fetchone() == (False,):
+                    _drop_functions(connection, COMMON.created("FUNCTION"))
+                    if connection.execute(SQL.find_others.encode()).fetchone() == (False,):
+                        connection.execute("DROP SCHEMA fencelock")
+            connection.execute("COMMIT")
+    finally:
+        FORKS.close(connection)
+
+
+def _drop(connection: psycopg.Connection[tuple[object, ...]], kind: str, names: list[str]) -> None:
+    if names:
+        listed = sql.SQL(", ").join(sql.Identifier("fencelock", name) for name in names)
+        connection.execute(sql.SQL("DROP {} IF EXISTS {}").format(sql.SQL(kind), listed))
+
+
+def _drop_functions(connection: psycopg.Connection[tuple[object, ...]], names: list[str]) -> None:
+    """Drop functions of any parameters, and before them the triggers that call them, on whichever tables."""
+    for statement in (SQL.list_triggers, SQL.list_functions):
+        for (drop,) in connection.execute(statement.encode(), [names]).fetchall():
+            connection.execute(str(drop).encode())
 
 
 def _is_installed(

@@ -26,3 +26,25 @@ FROM (
 WHERE made.xid = pg_catalog.pg_current_xact_id()::xid AND given.grantee <> made.owner
     AND NOT (given.grantee = 0 AND given.privilege_type IN ('SELECT', 'EXECUTE'))
 GROUP BY made.what, given.grantee;
+
+-- name: list_triggers
+-- The statements that drop the triggers which call these functions. Those of partitions go with their parent's.
+SELECT concat('DROP TRIGGER ', quote_ident(made.tgname), ' ON ', made.tgrelid::regclass)
+FROM pg_catalog.pg_trigger AS made JOIN pg_catalog.pg_proc AS called ON called.oid = made.tgfoid
+WHERE called.pronamespace = 'fencelock'::regnamespace AND called.proname = ANY (%s) AND NOT made.tgisinternal
+    AND made.tgparentid = 0;
+
+-- name: list_functions
+-- The statement that drops these functions, which may depend on each other; no row if there is none.
+SELECT 'DROP FUNCTION ' || string_agg(oid::regprocedure::text, ', ') FROM pg_catalog.pg_proc
+WHERE pronamespace = 'fencelock'::regnamespace AND proname = ANY (%s) HAVING count(*) > 0;
+
+-- name: find_parts
+-- Whether a part is still installed.
+SELECT to_regclass('fencelock.source') IS NOT NULL OR to_regclass('fencelock.guard') IS NOT NULL;
+
+-- name: find_others
+-- Whether the schema still holds anything.
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = 'fencelock'::regnamespace)
+    OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace = 'fencelock'::regnamespace)
+    OR EXISTS (SELECT FROM pg_catalog.pg_type WHERE typnamespace = 'fencelock'::regnamespace);

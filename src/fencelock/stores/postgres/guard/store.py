@@ -13,7 +13,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_async_connection, open_connection
-from fencelock.stores.postgres.connection.install import install
+from fencelock.stores.postgres.connection.install import install, is_installed, uninstall
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.guard.block import (
     REQUEST_TIMEOUT_S,
@@ -98,6 +98,14 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
         """Create the schema if there is none; safe to run concurrently."""
         files = (SCHEMA, *FUNCTIONS, PROTECTION)
         install(self.info, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER, files=files)
+
+    def is_installed(self) -> bool:
+        """Return whether the database has the guard's half; SchemaError if it is another version's."""
+        return is_installed(self.info, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER)
+
+    def uninstall(self) -> None:
+        """Drop the guard's half of the schema, with everything in it, and its triggers on all tables."""
+        uninstall(self.info, files=(SCHEMA, *FUNCTIONS, PROTECTION))
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

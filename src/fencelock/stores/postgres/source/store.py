@@ -24,7 +24,7 @@ from fencelock.stores.postgres.connection.client import (
     open_connection,
 )
 from fencelock.stores.postgres.connection.errors import error_mapper
-from fencelock.stores.postgres.connection.install import install
+from fencelock.stores.postgres.connection.install import install, is_installed, uninstall
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.source import inspection
 from fencelock.stores.postgres.source.codec import SQL, PostgresDescription, PostgresSourceCodec
@@ -87,6 +87,14 @@ class PostgresSource:
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
         install(self.info, part=SOURCE_PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, *FUNCTIONS))
+
+    def is_installed(self) -> bool:
+        """Return whether the database has the source's half; SchemaError if it is another version's."""
+        return is_installed(self.info, part=SOURCE_PART, table="source", number=SCHEMA_NUMBER)
+
+    def uninstall(self) -> None:
+        """Drop the source's half of the schema, with everything in it."""
+        uninstall(self.info, files=(SCHEMA, *FUNCTIONS))
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""

@@ -16,13 +16,13 @@ from typing import Any
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
-from fencelock.stores.sqlite.connection.database import path_of
+from fencelock.stores.sqlite.connection.database import path_of, uninstall
 from fencelock.stores.sqlite.guard import inspection
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
-from fencelock.stores.sqlite.guard.marks import SQLiteMarks
+from fencelock.stores.sqlite.guard.marks import SCHEMA, SQLiteMarks
 
 MAX_IDLE_CONNECTIONS = 8
 """Two per thread for a few threads: the variable of a `with` block refers to one until the next block gets another."""
@@ -95,6 +95,20 @@ class SQLiteGuard:
 
     def install(self) -> None:
         """Do nothing: the schema is created with the first mark."""
+
+    def is_installed(self) -> bool:
+        """Return whether the file has the guard's half; SchemaError if it is another version's."""
+        if not self.path.exists():
+            return False
+        database = SQLiteBlockConnection(self.path)
+        try:
+            return database.read(lambda: SQLiteMarks(database.native, self.path).has_schema())
+        finally:
+            database.close()
+
+    def uninstall(self) -> None:
+        """Drop the guard's tables, with everything in them, and its triggers on all tables; the file stays."""
+        uninstall(self.path, SCHEMA.created("TABLE"), drops_triggers=True)
 
     def examine(self) -> list[Finding]:
         """Return the findings about this file's setup."""

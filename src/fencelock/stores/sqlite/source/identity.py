@@ -132,6 +132,20 @@ def ensure_schema(database: Database) -> None:
         _check_schema_number(database)
 
 
+def is_installed(path: Path) -> bool:
+    """Return whether the file is there, with a source of this version."""
+    if not path.exists():
+        return False
+    database = Database(path)
+    try:
+        if not database.run_alone(SQL.has_schema):
+            return False
+        _check_schema_number(database)
+        return True
+    finally:
+        database.close()
+
+
 def _check_schema_number(database: Database) -> None:
     number = database.run_alone(SQL.read_schema_number)
     if number is None:

@@ -25,10 +25,18 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.errors import unsupported
 from fencelock.stores.hashed_claims import hash_claims, restore_claims
-from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of
+from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of, uninstall
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin, inspection, wakeup
-from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, SQLiteSourceState, ensure_schema, read_source
+from fencelock.stores.sqlite.source.identity import (
+    SCHEMA,
+    SQL,
+    SQLiteIdentity,
+    SQLiteSourceState,
+    ensure_schema,
+    is_installed,
+    read_source,
+)
 from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
 REPLACED_CHECK_S = 0.05
@@ -71,6 +79,14 @@ class SQLiteSource:
             connection.perform(ask.ReadSource())
         finally:
             connection.close()
+
+    def is_installed(self) -> bool:
+        """Return whether the file has the source's half; SchemaError if it is another version's."""
+        return is_installed(self.path)
+
+    def uninstall(self) -> None:
+        """Drop the source's tables, with everything in them; the file stays."""
+        uninstall(self.path, SCHEMA.created("TABLE"))
 
     def examine(self) -> list[Finding]:
         """Return the findings about the file's setup."""

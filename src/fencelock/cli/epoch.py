@@ -1,6 +1,6 @@
-"""`fencelock install` and `epoch`: a source's schema, identity and history.
+"""`fencelock epoch`: a source's identity and history.
 
-Promise: `install` is safe to repeat. `epoch` without --raise changes nothing; with it, every lease of the source ends.
+Promise: without --raise it changes nothing; with it, every lease of the source ends.
 """
 
 import click
@@ -8,20 +8,6 @@ import click
 import fencelock
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit
-
-
-@click.command()
-@source_option
-@json_option
-def install(source: str | None, as_json: bool) -> None:
-    """Create the source's schema, if it does not exist.
-
-    SQLite creates its own at first use; on a server, only this command does. Safe to repeat,
-    also concurrently.
-    """
-    with fencelock.connect(source) as connected:
-        connected.install()
-        emit({"source": connected.url}, as_json, f"{connected.url} is ready")
 
 
 @click.command()
@@ -61,4 +47,4 @@ def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool)
     emit(data, as_json, text)
 
 
-COMMANDS = [install, epoch]
+COMMANDS = [epoch]

@@ -1,0 +1,59 @@
+"""`fencelock install` and `uninstall` with files, and with stores that are removed otherwise."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import fencelock
+from tests.cli.program import Program, program
+from tests.support.guards import make_file, url_of
+
+__all__ = ["program"]
+
+LOCK = "nightly"
+
+
+def contents(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as native:
+        return [name for (name,) in native.execute("SELECT name FROM sqlite_schema ORDER BY name")]
+
+
+def test_uninstall_empties_a_file_of_fencelocks_tables_alone(program: Program) -> None:
+    file = make_file(program.folder / "app.db", "reports")
+    url, before = url_of(file), contents(file)
+    with fencelock.connect(url) as source, source.lock(LOCK) as lease:
+        guard = fencelock.guard(url, resource="reports", lock=LOCK)
+        guard.protect("reports")
+        with guard.transaction(lease):
+            pass
+        done = program.inside("uninstall", "--source", url)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"locks are held or waited for ({LOCK})" in done.stderr
+    done = program.inside("uninstall", "--source", url)
+    assert done.returncode == 1
+    assert "tables are protected (reports)" in done.stderr
+    for _ in range(2):
+        assert program.json("uninstall", "--source", url, "--force") == {"source": url, "guards": [url]}
+    assert {*contents(file)} - {"sqlite_sequence"} == {*before}  # SQLite keeps that one for ever.
+    with closing(sqlite3.connect(file)) as native:
+        native.execute("UPDATE reports SET value = value")
+
+
+def test_uninstall_creates_no_file(program: Program) -> None:
+    assert program.inside("uninstall", "--source", f"sqlite:///{program.folder}/nosuch.db").returncode == 0
+    assert not list(program.folder.iterdir())
+
+
+def test_uninstall_needs_a_url_and_never_means_the_default(program: Program) -> None:
+    with program.source() as source, source.lock(LOCK):
+        pass
+    done = program.inside("uninstall")
+    assert done.returncode == 64
+    assert "say what to uninstall" in done.stderr
+    assert "fencelock_source" in contents(program.folder / "locks.db")
+
+
+def test_uninstall_says_how_to_empty_a_store_that_it_does_not(program: Program) -> None:
+    done = program.inside("uninstall", "--source", "memory://test")
+    assert done.returncode == 69
+    assert "docs/how-to/upgrade-and-remove.md" in done.stderr
