@@ -37,6 +37,17 @@ def test_g12_a_right_to_a_prefix_is_one_to_each_resource_with_it(guarded: Guarde
             guarded.guard(other, user=role).seal(HandmadeLease(5))
 
 
+def test_g12_a_right_to_a_prefix_is_given_by_saying_so_alone(guarded: Guarded, role: str) -> None:
+    """Not by a guard of a resource whose own name is read as one, perhaps made from what a user typed."""
+    guard = guarded.guard("order:7*")
+    with pytest.raises(ConfigError, match=r"'order:7\*' is one to every resource .* begins with 'order:7'"):
+        guard.grant(role)
+    with pytest.raises(RightError):
+        guarded.guard("order:77", user=role).seal(HandmadeLease(5))
+    guard.grant(role, resource="order:7*")
+    guarded.guard("order:77", user=role).seal(HandmadeLease(5))
+
+
 def test_g12_a_seal_that_waits_for_the_mark_is_refused_when_its_right_is_taken(guarded: Guarded, role: str) -> None:
     guarded.guard().grant(role)
     with guarded.database.connect(user=role) as forger:

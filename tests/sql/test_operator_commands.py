@@ -15,6 +15,7 @@ from fencelock.model import one_way
 from fencelock.stores.registry import source_store
 from fencelock.verifier import read_keys, sign
 from tests.cli.program import Program, program
+from tests.sql.dialect import MakeRole
 from tests.sql.guarded import FORGED, Guarded, Step, write
 from tests.support.guards import LOCK, RESOURCE
 from tests.support.helpers import wait_until
@@ -165,6 +166,24 @@ def test_g12_the_documented_cure_holds_against_a_forger_that_goes_on(
     with source.lock(LOCK) as following, owner.transaction(following) as native:
         write(native, "after")
     assert guarded.value() == "after"
+
+
+def test_unpoison_shows_the_rights_that_are_left(
+    guarded: Guarded, source: fencelock.Source, program: Program, output: Callable[..., str], make_role: MakeRole
+) -> None:
+    """The forger may have one of them, as a member of a role."""
+    owner, role, other = guarded.guard(), make_role(), make_role()
+    for right in (RESOURCE, "rep*", "orders"):
+        owner.grant(role, resource=right)
+    owner.grant(other, resource="rep*")
+    unpoison = ("unpoison", guarded.database.url(), "--resource", RESOURCE, "--role", role, "--reason", "a test")
+    said = output(0, *unpoison)
+    assert f"took from {role}: rep*" in said
+    assert f"still has a right: {other}, to rep*" in said
+    assert "had no right" not in said
+    cured = program.json(*unpoison)
+    assert (cured["rights_taken"], cured["rights_left"]) == ([], [{"resource": "rep*", "role": other}])
+    assert f"{role} had no right of its own" in output(0, *unpoison)
 
 
 def test_unpoison_without_a_role_says_what_that_leaves_open(

@@ -210,7 +210,7 @@ class AsyncGuard(BaseGuard):
     # --- who may write ------------------------------------------------------------------------------------------------
     async def grant(self, *roles: str, resource: str | None = None) -> None:
         """Let these roles of the database seal, present and close the guard's resources. As `fencelock.Guard.grant`."""
-        await self._operate(rights.grant(self._patterns(resource), check_roles(roles), default_holder()))
+        await self._operate(rights.grant(self._own_patterns(resource), check_roles(roles), default_holder()))
 
     async def revoke(self, role: str, *, resource: str | None = None, reason: str) -> tuple[Right, ...]:
         """Take every right of the role that covers the guard's resources, or `resource`; return what it had."""

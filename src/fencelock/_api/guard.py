@@ -80,6 +80,15 @@ class BaseGuard(Uncopyable):
     def _patterns(self, resource: str | None) -> tuple[str, ...]:
         return self.resources if resource is None else (check_resource_name(resource),)
 
+    def _own_patterns(self, resource: str | None) -> tuple[str, ...]:
+        """Return what a right is to be given to; ConfigError for a resource of the guard that is read as a prefix."""
+        if resource is None and (prefixes := [name for name in self.resources if name.endswith("*")]):
+            raise ConfigError(
+                f"a right to {prefixes[0]!r} is one to every resource whose name begins with {prefixes[0][:-1]!r}: if "
+                f"you want that, name it by `resource=`; else rename the resource"
+            )
+        return self._patterns(resource)
+
     def _only_resource(self, what: str) -> str:
         if len(self.resources) != 1:
             raise ConfigError(
@@ -286,10 +295,11 @@ class Guard(BaseGuard):
         """Let these roles of the database seal, present and close the guard's resources, which only its owner may so
         far.
 
-        `resource` names another one, or a prefix that ends in `*`. UnsupportedError from a store that has no functions
+        `resource` names another one, or a prefix that ends in `*`: a guard's own resource of such a name is a
+        ConfigError without it. UnsupportedError from a store that has no functions
         of its own: its roles and access lists are yours (`fencelock protect --print-policy`).
         """
-        self._operate(rights.grant(self._patterns(resource), check_roles(roles), default_holder()))
+        self._operate(rights.grant(self._own_patterns(resource), check_roles(roles), default_holder()))
 
     def revoke(self, role: str, *, resource: str | None = None, reason: str) -> tuple[Right, ...]:
         """Take every right of the role that covers the guard's resources, or `resource`; return what it had.

@@ -5,7 +5,7 @@ it is given before it moves a mark, so that a forger who goes on changes nothing
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from fencelock.cli.output import emit, printable, table
 from fencelock.model import check_reason, check_resource_name, default_holder
 from fencelock.stores.errors import keeps_no_rights
 from fencelock.stores.registry import guard_url
+
+if TYPE_CHECKING:
+    from fencelock.protocol.guard_requests import Right
 
 _PATTERN_HELP = "The resource, or a prefix that ends in `*` for all that begin with it."
 
@@ -111,24 +114,30 @@ def unpoison(
     """
     guard = guard_of(url, inspect_resources(url, resource), resource, lock)
     cured = guard.unpoison(*roles, source=read_source(source), reason=reason)
-    mark = guard.mark()
+    mark, left = guard.mark(), inspect_resources(url, resource).rights
     data = {
         "resource": resource,
         "lock": mark.lock,
         "token": str(mark.token),
         "rights_taken": [right._asdict() for right in cured.rights],
+        "rights_left": [right._asdict() for right in left],
         "sessions_ended": cured.sessions,
         "was": [{"lock": before.lock, "token": str(before.token)} for before in cured.marks],
     }
     lines = [f"took from {printable(right.role)}: {printable(right.resource)}" for right in cured.rights]
-    without = sorted(set(roles) - {right.role for right in cured.rights})
-    lines += [_had_no_right(role, resource) for role in without]
+    lines += [_had_no_right(role, resource) for role in sorted(set(roles)) if not _lost_a_right(role, cured.rights)]
+    lines += [f"still has a right: {printable(right.role)}, to {printable(right.resource)}" for right in left]
     lines += [f"ended sessions: {cured.sessions}"] if roles else []
     lines += [f"the mark was {before.token}, of lock {printable(before.lock)}" for before in cured.marks]
     lines.append(f"the mark of {printable(resource)} is {mark.token}, of lock {printable(mark.lock)}")
     if not roles:
         lines.append("No --role was given: whoever poisoned the mark can do it again.")
     emit(data, as_json, "\n".join(lines))
+
+
+def _lost_a_right(role: str, taken: "tuple[Right, ...]") -> bool:
+    """Return whether a right of the role was taken, at MySQL also one from certain hosts."""
+    return any(right.role == role or right.role.startswith(f"{role}@") for right in taken)
 
 
 def _had_no_right(role: str, resource: str) -> str:

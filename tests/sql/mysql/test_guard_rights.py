@@ -5,14 +5,16 @@ be undone.
 import pymysql
 import pytest
 
+import fencelock
 from fencelock import GuardError, RightError, SigningKey, inspect_resources
 from fencelock.protocol.guard_requests import EndSessions, Right
 from fencelock.protocol.source_requests import Keys
 from fencelock.stores.registry import guard_store
+from fencelock.verifier import sign
 from tests.sql.dialect import MakeRole, run
 from tests.sql.guarded import FORGED, Guarded, write
 from tests.sql.mysql.dialect import code_of
-from tests.support.guards import RESOURCE, HandmadeLease, claim_of, sequencer
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource, claim_of, sequencer
 
 pytestmark = pytest.mark.server_wide
 
@@ -36,7 +38,8 @@ def test_g12_an_account_with_execute_alone_neither_seals_nor_presents_nor_closes
     )
     with guarded.database.connect(user=role) as native:
         for call, *parameters in calls:
-            run(native, "START TRANSACTION" if call.startswith("present") else "ROLLBACK")
+            run(native, "ROLLBACK" if call.startswith("seal") else "START TRANSACTION")
+            run(native, "SAVEPOINT fencelock_presented")
             with pytest.raises(pymysql.Error) as caught:
                 run(native, f"CALL fencelock_{call}", *parameters)
             assert code_of(caught.value) == "FL014"
@@ -56,6 +59,100 @@ def test_g12_a_right_is_the_accounts_that_logged_in_from_its_host(guarded: Guard
     guarded.guard(user=one).seal(HandmadeLease(5))
     with pytest.raises(RightError):
         guarded.guard(user=make_role()).seal(HandmadeLease(6))
+
+
+def test_g12_the_rights_of_a_name_are_taken_with_those_from_certain_hosts(
+    guarded: Guarded, make_role: MakeRole
+) -> None:
+    guard, one = guarded.guard(), make_role()
+    host = guarded.database.value("SELECT SUBSTRING_INDEX(USER(), '@', -1)")
+    accounts = [one, f"{one}@%", f"{one}@{host}"]
+    others = [make_role(), f"{make_role()}@%"]
+    for account in (*accounts, *others):
+        guard.grant(account)
+    assert guard.revoke(f"{one}@%", reason="a test") == (Right(RESOURCE, f"{one}@%"),)
+    guard.grant(f"{one}@%")
+    cured = guard.unpoison(one, source=HandmadeSource(0), reason="a forger")
+    assert set(cured.rights) == {Right(RESOURCE, account) for account in accounts}
+    with pytest.raises(RightError):
+        guarded.guard(user=one).seal(HandmadeLease(5))
+    assert {right.role for right in inspect_resources(guarded.database.url()).rights} == set(others)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("read_marks(%s, NULL, 'alone')", RESOURCE.encode().hex()),
+        ("read_marks(%s, NULL, 'shared')", RESOURCE.encode().hex()),
+        ("write_and_commit(%s, %s, NULL, NULL)", RESOURCE.encode().hex(), str(sequencer(FORGED))),
+        ("write_and_commit(NULL, NULL, %s, %s)", RESOURCE.encode().hex(), claim_of(5)),
+        ("seal(%s, 'reports')", str(sequencer(FORGED))),
+    ],
+)
+def test_g12_an_xa_transaction_locks_and_changes_no_mark(guarded: Guarded, role: str, call: tuple[str, ...]) -> None:
+    """Prepared, it would keep the mark locked when its session and its right are gone."""
+    guarded.sealed(5)
+    guarded.guard().grant(role)
+    guarded.database.rows("CREATE TABLE own (id int)")
+    guarded.database.rows(f"GRANT INSERT ON {guarded.database.name}.own TO {role}")
+    routine, *parameters = call
+    with guarded.database.connect(user=role) as native:
+        run(native, "XA START 'forger'")
+        run(native, "INSERT INTO own VALUES (1)")
+        run(native, "SAVEPOINT fencelock_presented")
+        with pytest.raises(pymysql.Error) as caught:
+            run(native, f"CALL fencelock_{routine}", *parameters)
+        assert code_of(caught.value) == "FL006"
+        run(native, "XA END 'forger'")
+        run(native, "XA PREPARE 'forger'")
+    try:
+        guarded.guard().seal(HandmadeLease(6))
+    finally:
+        guarded.database.rows("XA ROLLBACK 'forger'")
+    mark = guarded.guard().mark()
+    assert (mark.token, mark.is_closed) == (6, False)
+
+
+def test_g12_what_a_seal_wrote_in_another_transaction_is_not_there_to_be_committed(guarded: Guarded, role: str) -> None:
+    guarded.sealed(5)
+    guarded.guard().grant(role)
+    hexadecimal = RESOURCE.encode().hex()
+    with guarded.database.connect(user=role) as native:
+        run(native, "START TRANSACTION")
+        with pytest.raises(pymysql.Error) as caught:
+            run(native, "CALL fencelock_write_and_commit(%s, %s, NULL, NULL)", hexadecimal, str(sequencer(FORGED)))
+        assert code_of(caught.value) == "FL007"
+        guarded.guard().revoke(role, reason="a test")
+        run(native, "COMMIT")
+    assert guarded.guard().mark().token == 5
+
+
+def test_a_sequencer_is_the_whole_text(guarded: Guarded) -> None:
+    """In a regular expression `$` is also before a line's end."""
+    text = str(sign(sequencer(5), SigningKey("key", b"k" * 32)))
+    with guarded.database.connect() as native:
+        for more in ("\n", "\r\n", " ", "\0"):
+            with pytest.raises(pymysql.Error) as caught:
+                run(native, "CALL fencelock_seal(%s, 'reports')", text + more)
+            assert code_of(caught.value) == "FL011"
+        run(native, "CALL fencelock_seal(%s, 'reports')", text)
+
+
+def test_doctor_names_accounts_that_count_as_another(unprotected: Guarded) -> None:
+    database, owner = unprotected.database, f"owner_{unprotected.database.name}"
+    accounts = [f"'{owner}'@'%'", f"'{owner}'@'10.9.8.7'", f"'{owner}x'@'%'", "''@'10.9.8.7'"]
+    for account in accounts:
+        database.rows(f"CREATE USER {account}")
+    try:
+        database.rows(f"GRANT ALL ON {database.name}.* TO {owner}")
+        url = database.url(user=owner)
+        fencelock.guard(url, resource=RESOURCE, lock=LOCK).protect("reports")
+        found = [one.message for one in guard_store(database.url()).examine() if one.code == "namesake"]
+    finally:
+        for account in accounts:
+            database.rows(f"DROP USER {account}")
+    assert [message.partition(" ")[0] for message in found] == ["a", f"'{owner}'@'10.9.8.7'"]
+    assert "''@'10.9.8.7' may log in by any name" in found[0]
 
 
 def test_g12_a_user_whose_name_is_the_owners_in_other_letters_is_not_the_owner(guarded: Guarded) -> None:
@@ -108,6 +205,7 @@ def test_g12_an_old_snapshot_raises_no_mark(guarded: Guarded, role: str, change:
         for routine, parameter in (("raise_marks", str(sequencer(6))), ("close_marks", claim_of(5))):
             with pytest.raises(pymysql.Error, match="denied"):
                 run(native, f"CALL fencelock_{routine}(%s, %s)", hexadecimal, parameter)
+        run(native, "SAVEPOINT fencelock_presented")
         with pytest.raises(pymysql.Error) as caught:
             run(native, "CALL fencelock_write_and_commit(%s, %s, NULL, NULL)", hexadecimal, str(sequencer(6)))
         assert code_of(caught.value) == code

@@ -89,8 +89,10 @@ def test_a_holder_reads_no_proof_and_changes_no_mark(guarded: Guarded, clerk: st
             for statement in (f"SELECT * FROM fencelock_{table}", f"DELETE FROM fencelock_{table}"):
                 with pytest.raises(pymysql.Error, match="denied"):
                     run(native, statement)
+        run(native, "START TRANSACTION")
         for call in ("show_marks(NULL)", "show_triggers(NULL)", "read_marks('7265706F727473', NULL, 'shared')"):
             assert sequencer(5).proof not in str(run(native, f"CALL fencelock_{call}"))
+        run(native, "ROLLBACK")
         run(native, "CALL fencelock_begin('7265706F727473', NULL, 'shared', 5, NULL)")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, UNFENCED_WRITE)

@@ -157,6 +157,9 @@ def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, n
     )
     with guarded.database.connect() as native:
         for call, values in calls:
+            if "write_and_commit" in call:
+                run(native, "START TRANSACTION")
+                run(native, "SAVEPOINT fencelock_presented")
             with pytest.raises(pymysql.Error, match=r"utf8|letters|not a sequencer|[Tt]oo long|character string"):
                 run(native, call, *values)
             run(native, "CALL fencelock_rollback()")

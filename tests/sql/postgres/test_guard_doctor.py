@@ -4,12 +4,13 @@ import psycopg
 import pytest
 
 import fencelock
+from fencelock import RightError
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.sql.guarded import TABLE, Guarded, Step
+from tests.sql.guarded import FORGED, TABLE, Guarded, Step
 from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource, sequencer
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
@@ -168,6 +169,26 @@ def test_g3_a_prepared_transaction_holds_the_mark_and_is_found(preparing: Guarde
         native.execute("COMMIT PREPARED 'left behind'")
         sealing.end()
     assert (preparing.value(), preparing.guard().mark().token) == ("prepared", 6)
+
+
+@only("15")
+def test_g12_a_prepared_seal_poisons_no_mark_after_the_cure(preparing: Guarded) -> None:
+    """It keeps the mark locked when its session and its right are gone, and the cure waits for its end."""
+    with preparing.sql.roles(preparing.database) as make:
+        role = make()
+        preparing.guard().grant(role)
+        with preparing.database.connect(user=role) as forger:
+            forger.execute("BEGIN")
+            forger.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(FORGED)),))
+            forger.execute("PREPARE TRANSACTION 'forged'")
+        cure = Step(lambda: preparing.guard().unpoison(role, source=HandmadeSource(7), reason="a forger"))
+        preparing.wait_for_anybody()
+        with preparing.database.connect(user=role) as forger:
+            forger.execute("COMMIT PREPARED 'forged'")
+        assert [mark.token for mark in cure.end().marks] == [FORGED]
+        assert preparing.guard().mark().token == 7
+        with pytest.raises(RightError):
+            preparing.guard(user=role).seal(HandmadeLease(FORGED))
 
 
 def subscribe(guarded: Guarded, table: str) -> None:

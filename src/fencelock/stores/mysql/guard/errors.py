@@ -51,6 +51,13 @@ _NO_ROUTINE = {1305, 1146, 1318, 1054}
 _NUMBER_AND_TEXT = 2
 _DEFINITE = (
     DefiniteError(
+        {1205},
+        SourceUnavailableError,
+        "{url}: another open transaction holds the lock that this request waited for ({message}), and nothing was "
+        "done: try again. If it keeps failing, find that transaction (information_schema.INNODB_TRX, XA RECOVER), and "
+        "end it",
+    ),
+    DefiniteError(
         {1419},
         GuardError,
         "{url} has its binary log on, and lets this account create no triggers ({message}): grant it SUPER, or have an "

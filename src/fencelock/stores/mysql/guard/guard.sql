@@ -90,12 +90,15 @@ CALL {here}.fencelock_check_change({resource}, {token}, {sequencer}, {is_implaus
 CALL {here}.fencelock_grant_right({resource}, CONVERT({role} USING utf8mb4));
 
 -- name: find_rights
--- The rights of an account, locked.
-SELECT resource FROM {here}.fencelock_right WHERE account = CONVERT({role} USING utf8mb4) ORDER BY resource FOR UPDATE;
+-- The rights of an account, locked; those of a name without a host are all that the user of that name has from any.
+SELECT resource, CAST(account AS BINARY) FROM {here}.fencelock_right
+WHERE BINARY account = {role}
+    OR BINARY LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account, '@', -1)) - 1) = {role}
+ORDER BY resource, account FOR UPDATE;
 
 -- name: revoke_right
 -- Take a right away. It waits for no mark: a seal that waits for one checks its right afterwards.
-DELETE FROM {here}.fencelock_right WHERE resource = {resource} AND account = CONVERT({role} USING utf8mb4);
+DELETE FROM {here}.fencelock_right WHERE resource = {resource} AND BINARY account = {role};
 
 -- name: show_rights
 -- The rights to one resource, or all rights.

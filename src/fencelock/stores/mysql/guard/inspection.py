@@ -139,9 +139,22 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
             "and EXECUTE on the routines fencelock_…"
         )
         yield Finding("powerful-role", message, remedy)
+    for account, other in ask(SQL.namesakes):
+        yield _namesake(account, other)
     for account, rights, table in ask(SQL.readers):
         message = f"{account} has {rights} on {table}, where marks are"
         yield Finding("open-marks", message, "grant rights on single tables, not on the database: REVOKE these")
+
+
+def _namesake(account: str, other: str | None) -> Finding:
+    if other is None:
+        message = f"a session of {account} may log in by any name, and then has the rights of the account of that name"
+        return Finding("namesake", message, f"DROP USER {account}")
+    message = (
+        f"{account} counts as {other}, who owns the routines and so has every right: they know the name and the host "
+        f"with which a session has logged in, and not its account"
+    )
+    return Finding("namesake", message, f"let {account} have another name, or drop it")
 
 
 def _powers(rows: Rows, protected: set[str]) -> dict[tuple[str, str], set[str]]:

@@ -46,6 +46,19 @@ WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
     OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.scope LIKE 'fencelock\_%')
 GROUP BY found.GRANTEE, found.scope ORDER BY 1, 3;
 
+-- name: namesakes
+-- Accounts whose sessions count as another one's, with whose: those without a name, which may log in by any, and those of
+-- the owner's name that log in from a host of the owner's pattern.
+SELECT found.GRANTEE, IF(found.GRANTEE LIKE '''''@%', NULL, owner.account)
+FROM (SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES) AS found
+LEFT JOIN (
+    SELECT CONCAT('''', REPLACE(DEFINER, '@', '''@'''), '''') AS account FROM information_schema.ROUTINES
+    WHERE ROUTINE_SCHEMA = CONVERT({database} USING utf8mb4) AND ROUTINE_NAME = 'fencelock_seal'
+) AS owner ON owner.account <> found.GRANTEE
+    AND SUBSTRING_INDEX(owner.account, '@', 1) = SUBSTRING_INDEX(found.GRANTEE, '@', 1)
+    AND SUBSTRING_INDEX(found.GRANTEE, '@', -1) LIKE SUBSTRING_INDEX(owner.account, '@', -1)
+WHERE found.GRANTEE LIKE '''''@%' OR owner.account IS NOT NULL ORDER BY 1;
+
 -- name: settings
 -- Settings of the server without which a commit is not on disk, or reaches a replica without its triggers' consent.
 SELECT 'innodb_flush_log_at_trx_commit', @@global.innodb_flush_log_at_trx_commit,

@@ -43,8 +43,8 @@ class MySQLRightsCodec(ABC):
     def _revoke_rights(self, request: ask.RevokeRights) -> Trips:
         yield from self._begin_now()
         answers = yield self.fill(SQL.find_rights, role=request.role)
-        held = [decode_text(resource) for (resource,) in answers[0]]
-        taken = tuple(ask.Right(name, request.role) for name in held if _is_revoked(name, request.resources))
+        held = [ask.Right(decode_text(resource), decode_text(account)) for resource, account in answers[0]]
+        taken = tuple(right for right in held if _is_revoked(right.resource, request.resources))
         for right in taken:
             yield self.fill(SQL.revoke_right, **right._asdict())
         for entry in request.entries:

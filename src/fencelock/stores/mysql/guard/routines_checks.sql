@@ -116,7 +116,9 @@ READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 + 64 OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
+    -- `$` matches before a line's end, too.
+    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1000 + 64 OR LOCATE(CHAR(10), p_sequencer)
+        OR p_sequencer COLLATE utf8mb4_bin NOT REGEXP
         '^fl2([.][A-Za-z0-9_-]{1,64}){3}[.]x[.][1-9][0-9]{0,18}[.][0-9a-f]{32}([0-9a-f]{64})?[.][A-Za-z0-9_-]+[.]([A-Za-z0-9_-]{22})?$'
         OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1) AS UNSIGNED) > 9223372036854775807
         OR LENGTH(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)) % 4 = 1

@@ -11,6 +11,8 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE wanted VARBINARY(512);
     DECLARE known, ours INT;
+    -- A prepared XA transaction would keep the marks locked when its session has ended.
+    CALL fencelock_check_transaction();
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
@@ -38,7 +40,6 @@ END;
 CREATE PROCEDURE fencelock_check_marks(p_resources LONGTEXT CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    CALL fencelock_check_transaction();
     CALL fencelock_read_marks(p_resources, NULL, 'shared');
     CALL fencelock_check_snapshots(p_resources);
 END;
@@ -125,12 +126,20 @@ BEGIN
 END;
 
 -- name: fencelock_write_and_commit
--- Raise marks, close marks, and commit the brief transaction, which has kept the marks locked since they were read.
+-- Raise marks, close marks, and commit the brief transaction, which has kept the marks locked since they were read. In any
+-- other transaction nothing is written: the session could commit it, or prepare it, when its right was taken.
 CREATE PROCEDURE fencelock_write_and_commit(
     p_raised LONGTEXT CHARACTER SET ascii, p_sequencer LONGTEXT CHARACTER SET utf8mb4,
     p_closed LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(96))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    CALL fencelock_check_transaction();
+    BEGIN
+        DECLARE EXIT HANDLER FOR 1305
+            SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT = 'FL007 the guard''s own transaction has already ended: begin again';
+        RELEASE SAVEPOINT fencelock_presented;
+        SAVEPOINT fencelock_presented;
+    END;
     IF p_raised <> '' THEN
         CALL fencelock_raise_marks(p_raised, p_sequencer);
     END IF;
@@ -250,8 +259,7 @@ BEGIN
     DECLARE known INT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     IF p_is_required THEN
-        SELECT COUNT(*) INTO known FROM fencelock_guard_key
-        WHERE COALESCE(retired_s > UNIX_TIMESTAMP(SYSDATE()), TRUE);
+        SELECT COUNT(*) INTO known FROM fencelock_guard_key WHERE retired_s IS NULL;
         IF NOT known THEN
             SIGNAL SQLSTATE 'FL015' SET MESSAGE_TEXT =
                 'FL015 this guard has no key, so nobody could seal: first run fencelock keys install GUARD_URL --source SOURCE';

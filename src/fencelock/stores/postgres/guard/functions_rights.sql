@@ -150,8 +150,7 @@ CREATE FUNCTION fencelock.require_signature(p_resource text, p_is_required boole
 SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
-    IF p_is_required AND NOT EXISTS (
-            SELECT FROM fencelock.guard_key WHERE retired_s IS NULL OR retired_s > extract(epoch FROM clock_timestamp())) THEN
+    IF p_is_required AND NOT EXISTS (SELECT FROM fencelock.guard_key WHERE retired_s IS NULL) THEN
         RAISE 'this guard has no key, so it would accept no signature, and nobody could seal resource %', p_resource
             USING ERRCODE = 'FL015', HINT = 'First run fencelock keys install GUARD_URL --source SOURCE.';
     END IF;
