@@ -112,6 +112,18 @@ def test_what_models_ask_for_is_compared(guarded: GuardedDatabase, tmp_path: Pat
     assert protections(guarded) == {"reports": RESOURCE}
 
 
+def test_a_change_of_a_protected_table_begins_with_a_hold(guarded: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded)
+    project.models(BOTH.replace("String(40))", "String(40)), Column('remark', String(40))"))
+    upgrade, downgrade = project.autogenerate().split("def downgrade() -> None:")
+    hold = f"op.fencelock_hold('reports', lock='{LOCK}')"
+    for half, change in ((upgrade, "op.add_column('reports'"), (downgrade, "op.drop_column('reports'")):
+        assert half.count("op.fencelock_hold(") == (guarded.kind != "mysql")
+        assert guarded.kind == "mysql" or half.index(hold) < half.index(change)
+    project.run("upgrade", "head")
+    assert_fenced(guarded)
+
+
 def test_a_model_gives_its_protection_up(guarded: GuardedDatabase, tmp_path: Path) -> None:
     project = Project(tmp_path, guarded)
     project.models(PROTECTED.replace(TERMS, "None"))

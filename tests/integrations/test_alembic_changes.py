@@ -93,6 +93,41 @@ def test_batch_mode_leaves_other_tables_to_alembic(guarded: GuardedDatabase, tmp
     assert protections(guarded) == {"reports": RESOURCE}
 
 
+def test_a_script_of_sql_may_rebuild_a_table(empty: GuardedDatabase, tmp_path: Path) -> None:
+    only_sqlite(empty)
+    project = Project(tmp_path, empty)
+    known = "sa.Table('reports', sa.MetaData(), sa.Column('id', sa.Integer, primary_key=True))"
+    project.migration(REBUILD.format("reports").replace("recreate=", f"copy_from={known}, recreate="))
+    project.run("upgrade", "head", "--sql")
+
+
+def test_a_database_in_memory_is_left_to_alembic(empty: GuardedDatabase, tmp_path: Path) -> None:
+    only_sqlite(empty)
+    empty.engines = ("sqlite://", "sqlite+aiosqlite://")
+    project = Project(tmp_path, empty)
+    project.models("Table('reports', metadata, Column('id', Integer, primary_key=True))")
+    project.autogenerate()
+    project.migration(REBUILD.format("reports"))
+    project.run("upgrade", "head")
+
+
+@pytest.mark.parametrize("hold", [HOLD, ""], ids=["held", "not held"])
+def test_a_table_that_is_rebuilt_in_sql_is_protected_again(guarded: GuardedDatabase, tmp_path: Path, hold: str) -> None:
+    if guarded.kind == "mysql" and hold:
+        pytest.skip("each DDL statement commits")
+    rebuild = [
+        "CREATE TABLE newer (id INTEGER NOT NULL PRIMARY KEY, value VARCHAR(40), remark VARCHAR(40))",
+        "INSERT INTO newer (id, value) SELECT id, value FROM reports",
+        "DROP TABLE reports",
+        "ALTER TABLE newer RENAME TO reports",
+    ]
+    project = Project(tmp_path, guarded)
+    project.migration(hold + "".join(f"op.execute({line!r})\n" for line in rebuild) + PROTECT.format("reports"))
+    project.run("upgrade", "head")
+    assert columns(guarded) == 3
+    assert_fenced(guarded)
+
+
 def test_a_migration_and_a_guarded_block_do_not_wait_for_each_other(guarded: GuardedDatabase, tmp_path: Path) -> None:
     """The block has the mark and no table yet. Without the hold, the migration would have the table and no mark yet."""
     project = Project(tmp_path, guarded)

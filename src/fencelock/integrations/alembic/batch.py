@@ -25,10 +25,11 @@ class GuardedSQLiteImpl(SQLiteImpl):
     def prep_table_for_batch(self, batch_impl: Any, table: Any) -> None:
         """Lock the mark before the first statement, if the table is protected."""
         super().prep_table_for_batch(batch_impl, table)
-        if self.connection is not None:  # None: --sql
-            self._rebuilt = _protection_of(self.connection, table.name)
-            if self._rebuilt is not None:
-                inside(self.connection)(HoldMarks((self._rebuilt.resource,)))
+        if self.as_sql or self.connection is None:
+            return  # `--sql` looks at no database.
+        self._rebuilt = _protection_of(self.connection, table.name)
+        if self._rebuilt is not None:
+            inside(self.connection)(HoldMarks((self._rebuilt.resource,)))
 
     def rename_table(self, old_table_name: str, new_table_name: Any, schema: Any = None) -> None:
         """Rename the table; protect it again if it is the one that is being rebuilt."""
