@@ -152,14 +152,6 @@ def test_a_wrong_request_is_refused(empty: GuardedDatabase, tmp_path: Path, info
         project.autogenerate()
 
 
-def test_an_asynchronous_engine_protects_too(empty: GuardedDatabase, tmp_path: Path) -> None:
-    project = Project(tmp_path, empty, is_async=True)
-    project.models(PROTECTED)
-    project.autogenerate()
-    project.run("upgrade", "head")
-    assert_fenced(empty)
-
-
 def test_a_script_of_sql_is_refused(empty: GuardedDatabase, tmp_path: Path) -> None:
     project = Project(tmp_path, empty)
     project.models(PROTECTED)

@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from fencelock import BlockLostError, GuardError
+from fencelock import BlockLostError, GuardError, inspect_resources
 from fencelock._api.idle_limit import is_from_lost_block
 from tests.integrations.alchemy import Body, Stack
+from tests.integrations.alembics import TERMS, Project
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 from tests.integrations.endings import ENDED, WRITE, check_endings
 from tests.support.guards import HandmadeLease
@@ -141,3 +142,16 @@ def test_g3_the_session_limits_a_block_as_its_idle_says(guarded: GuardedDatabase
 
 def see(statement: str, seen: list[Any], target: Any) -> None:
     seen.append(target.execute(text(statement)).scalar_one())
+
+
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index fencelock_")
+def test_alembic_protects_a_table(guarded: GuardedDatabase, tmp_path: Path) -> None:
+    driver = guarded.engines[0].partition("://")[0].partition("+")[2]
+    project = Project(tmp_path, guarded, is_async=driver in ASYNCHRONOUS)
+    columns = "Column('id', Integer, primary_key=True), Column('value', String(40))"
+    project.models(
+        f"Table('reports', metadata, {columns})\nTable('plain', metadata, {columns}, info={{'fencelock': {TERMS}}})"
+    )
+    assert "op.fencelock_hold(" in project.autogenerate() or guarded.kind == "mysql"
+    project.run("upgrade", "head")
+    assert {one.table.rpartition(".")[2] for one in inspect_resources(guarded.url).protections} == {"reports", "plain"}
