@@ -144,6 +144,24 @@ def test_a_dropped_table_comes_back_protected(guarded: GuardedDatabase, tmp_path
     assert protections(guarded) == {"reports": RESOURCE}
 
 
+def test_names_are_quoted(empty: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, empty, options=all_schemas(empty))
+    schema = ""
+    if empty.kind == "postgres":
+        empty.rows('CREATE SCHEMA "Sales"')
+        schema = "schema='Sales', "
+    info = f"info={{'fencelock': {TERMS}}})"
+    project.models(
+        f"Table('Order Line', metadata, {COLUMNS}, {schema}{info}\nTable('user', metadata, {COLUMNS}, {info}"
+    )
+    project.autogenerate()
+    project.run("upgrade", "head")
+    assert len(protections(empty)) == 2
+    project.run("check")
+    project.run("downgrade", "base")
+    assert protections(empty) == {}
+
+
 @pytest.mark.parametrize("info", ["'reports'", "{'resource': 'reports'}"])
 def test_a_wrong_request_is_refused(empty: GuardedDatabase, tmp_path: Path, info: str) -> None:
     project = Project(tmp_path, empty)

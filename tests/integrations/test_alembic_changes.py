@@ -11,7 +11,7 @@ import fencelock
 from fencelock.errors import UnsupportedError
 from tests.integrations import alembics
 from tests.integrations.alembics import Project
-from tests.integrations.databases import GuardedDatabase
+from tests.integrations.databases import GuardedDatabase, make_tables
 from tests.integrations.test_alembic import assert_fenced, protections
 from tests.support.guards import LOCK, RESOURCE
 from tests.support.helpers import DEADLINE_S, wait_until
@@ -164,6 +164,18 @@ def test_a_hold_is_refused_where_ddl_commits(guarded: GuardedDatabase, tmp_path:
     project.migration(HOLD)
     with pytest.raises(UnsupportedError, match="while you hold the lock"):
         project.run("upgrade", "head")
+
+
+@pytest.mark.parametrize("is_protected", [True, False], ids=["other resource", "no guard"])
+def test_a_hold_of_what_does_not_exist_does_nothing(empty: GuardedDatabase, tmp_path: Path, is_protected: bool) -> None:
+    if empty.kind == "mysql":
+        pytest.skip("each DDL statement commits")
+    if is_protected:
+        make_tables(empty)
+    project = Project(tmp_path, empty)
+    project.migration(HOLD.replace("'reports'", "'others'") + "op.create_table('x', sa.Column('id', sa.Integer))")
+    project.run("upgrade", "head")
+    assert empty.rows("SELECT * FROM x") == []
 
 
 def test_protect_follows_data_of_its_own_migration(guarded: GuardedDatabase, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fencelock._api.validation import scope_of
 from fencelock._flows import admin
 from fencelock.errors import UnsupportedError
 from fencelock.hooks import NO_HOOKS
+from fencelock.integrations.alembic.protections import has_guard
 from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection
 from fencelock.integrations.sqlalchemy.urls import url_of
 from fencelock.model import check_lock_name, check_reason, check_resource_name, default_holder
@@ -157,7 +158,9 @@ def _hold(operations: Operations, operation: HoldResourceOp) -> None:
             "fencelock_hold: each DDL statement commits on this database, and would end the hold: run the migration "
             "while you hold the lock instead"
         )
-    run_generator(admin.hold(guard.scope), inside(guard.connection))
+    # A guard that a later migration creates has no blocks yet.
+    if has_guard(guard.connection):
+        run_generator(admin.hold(guard.scope), inside(guard.connection))
 
 
 @Operations.implementation_for(ProtectTableOp)
