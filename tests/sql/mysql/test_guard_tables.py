@@ -17,10 +17,11 @@ from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.sql.dialect import run
-from tests.sql.guarded import TABLE, Guarded, Step
+from tests.sql.guarded import TABLE, Guarded, Step, write
 from tests.sql.mysql.dialect import UNFENCED
 from tests.sql.mysql.fix_mysql import Database
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 
@@ -249,3 +250,29 @@ def test_observing_neither_blocks_nor_breaks_writers(unprotected: Guarded) -> No
         unprotected.database.rows("RENAME TABLE fencelock_observation TO gone")
         run(first, "UPDATE reports SET value = 'y' WHERE id = 1")
     assert unprotected.value() == "y"
+
+
+def test_g16_a_table_that_another_session_is_changing_is_not_taken_for_rebuilt(guarded: Guarded) -> None:
+    database = guarded.database
+    database.rows("CREATE TABLE zebra (id int)")
+    waiting = (
+        "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND STATE LIKE 'Waiting for table%'"
+    )
+
+    def block() -> None:
+        with guarded.guard().transaction(HandmadeLease(5)) as native:
+            write(native)
+
+    with guarded.client() as reader:
+        run(reader, "START TRANSACTION")
+        run(reader, "SELECT * FROM zebra")
+        # It has locked `reports` alone, and waits for `zebra`.
+        renames = "RENAME TABLE reports TO moved, zebra TO z2, z2 TO zebra, moved TO reports"
+        changing = Step(database.rows, renames)
+        wait_until(lambda: database.value(waiting) == 1)
+        writing = Step(block)
+        wait_until(lambda: writing.is_done() or database.value(waiting) == 2)
+        run(reader, "COMMIT")
+    changing.end()
+    writing.end()
+    assert guarded.value() == "mine"

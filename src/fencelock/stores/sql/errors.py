@@ -18,6 +18,7 @@ from fencelock.errors import (
     SourceUnavailableError,
     TokenCollisionError,
     UnfencedWriteError,
+    UnprotectedTableError,
     WrongLockError,
 )
 
@@ -27,6 +28,7 @@ REFUSALS: Mapping[str, type[GuardError]] = {
     "FL004": WrongLockError,
     "FL013": ForgedSequencerError,
     "FL014": RightError,
+    "FL018": UnprotectedTableError,
 }
 """The class for each code that the guard's SQL functions raise, unless it needs a message of its own."""
 STALE, ENDED_INSIDE, IMPLAUSIBLE = "FL002", "FL007", "FL012"

@@ -166,6 +166,10 @@ SELECT LAST_INSERT_ID();
 -- Record the name that a table has now, and its mode.
 UPDATE {here}.fencelock_protection SET table_name = {table}, mode = {mode} WHERE id = {id};
 
+-- name: rename_protection
+-- Record the name that another table has now.
+UPDATE {here}.fencelock_protection SET table_name = {table} WHERE id = {id};
+
 -- name: drop_protection
 -- Forget a table.
 DELETE FROM {here}.fencelock_protection WHERE id = {id};

@@ -126,6 +126,8 @@ class Protector:
         # Entries without triggers come last: a re-created table shares only the name with the entry of the dropped one.
         for entry in sorted(entries_in(rows), key=lambda entry: entry.table is None):
             if (entry.table or entry.name) != table:
+                if entry.table is not None and entry.name == table:
+                    yield self._fill(SQL.rename_protection, id=entry.id, table=entry.table)
                 continue
             if entry.resource == resource:
                 yield self._fill(SQL.change_protection, id=entry.id, table=table, mode=mode)

@@ -39,6 +39,68 @@ BEGIN
     SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
 END;
 
+-- name: fencelock_check_tables
+-- Refuse to present a lease if a table that one of these resources protects exists under its name, and its rows do not meet
+-- all triggers: it was rebuilt, and any writer gets in (G16). The server shows triggers slowly, so a session looks once a
+-- second at most: @fencelock_whole has the second and the resources. (A session that sets it by hand fools only itself.)
+CREATE PROCEDURE fencelock_check_tables(p_resources LONGTEXT CHARACTER SET ascii)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted VARBINARY(512);
+    DECLARE v_id INT UNSIGNED;
+    DECLARE v_table, v_here VARCHAR(64) CHARACTER SET utf8mb4;
+    DECLARE v_is_bare, v_is_at_end BOOLEAN;
+    DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
+    DECLARE known CURSOR FOR
+        SELECT id, table_name FROM fencelock_protection WHERE resource = wanted AND mode = 'enforce';
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_at_end = TRUE;
+    SET v_here = DATABASE();
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2),
+            v_is_at_end = FALSE;
+        OPEN known;
+        FETCH known INTO v_id, v_table;
+        WHILE NOT v_is_at_end DO
+            CALL fencelock_find_bare(v_here, v_table, v_id, v_is_bare);
+            IF v_is_bare THEN
+                -- A table that is being renamed has its triggers a moment later than its name.
+                DO SLEEP(0.1);
+                CALL fencelock_find_bare(v_here, v_table, v_id, v_is_bare);
+            END IF;
+            IF v_is_bare THEN
+                CALL fencelock_unbind();
+                SET message = LEFT(CONCAT('FL018 table ', LEFT(v_table, 30), ' was rebuilt, and its rows meet no trigger: run '
+                    'fencelock protect. Resource: ', CONVERT(wanted USING utf8mb4)), 128);
+                SIGNAL SQLSTATE 'FL018' SET MESSAGE_TEXT = message;
+            END IF;
+            FETCH known INTO v_id, v_table;
+        END WHILE;
+        CLOSE known;
+    END WHILE;
+    SET @fencelock_whole = CONCAT(UNIX_TIMESTAMP(SYSDATE()), ',', p_resources);
+END;
+
+-- name: fencelock_find_bare
+-- Whether a table exists, and some kind of write meets no trigger of this number. The values are variables: then the server
+-- reads the triggers of one table, not of all.
+CREATE PROCEDURE fencelock_find_bare(
+    p_here VARCHAR(64) CHARACTER SET utf8mb4, p_table VARCHAR(64) CHARACTER SET utf8mb4, p_id INT UNSIGNED,
+    OUT p_is_bare BOOLEAN)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE v_kinds, v_tables INT DEFAULT 0;
+    SELECT COUNT(DISTINCT EVENT_MANIPULATION) INTO v_kinds FROM information_schema.TRIGGERS
+    WHERE EVENT_OBJECT_SCHEMA = p_here AND EVENT_OBJECT_TABLE = p_table
+        AND TRIGGER_NAME LIKE CONCAT('fencelock\_', p_id, '\_%');
+    IF v_kinds < 3 THEN
+        SELECT COUNT(*) INTO v_tables FROM information_schema.TABLES
+        WHERE TABLE_SCHEMA = p_here AND TABLE_NAME = p_table AND TABLE_TYPE <> 'VIEW';
+    END IF;
+    SET p_is_bare = v_tables > 0;
+END;
+
 -- name: fencelock_draw_mask
 -- Draw a mask: a ticket, by which the server finds the key, and the key. The server shows the text of each statement to
 -- other sessions of the account, and in a routine with the values of its variables: so a key is in a result only, and what

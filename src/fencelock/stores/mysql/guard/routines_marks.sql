@@ -172,6 +172,9 @@ BEGIN
         CALL fencelock_refuse(p_resource, v_lock, v_token, v_digest, v_source_id, v_history_id);
     END IF;
     CALL fencelock_check_snapshots(HEX(p_resource));
+    IF NOT @fencelock_whole <=> CONCAT(UNIX_TIMESTAMP(SYSDATE()), ',', HEX(p_resource)) THEN
+        CALL fencelock_check_tables(HEX(p_resource));
+    END IF;
     SET @fencelock_presented = CONCAT(@fencelock_presented, entry);
 END;
 

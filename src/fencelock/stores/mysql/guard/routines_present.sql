@@ -22,8 +22,8 @@
 -- FL004 wrong lock or source, FL005 not sealed, FL006 inside a transaction where none may be open, outside one where one
 -- must be, or inside an XA transaction, FL007 the guarded transaction ended before, FL008 a snapshot from before the
 -- seal, FL009 a forbidden change of a mark, FL011 not a sequencer, FL012 an implausible token, FL013 a signature that is
--- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist. Lists of resources are
--- hexadecimal, separated by commas, in the order of their bytes.
+-- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist, FL018 a table that was
+-- rebuilt without its triggers. Lists of resources are hexadecimal, separated by commas, in the order of their bytes.
 
 -- name: fencelock_refuse_write
 -- Raise the reason why a trigger refuses a row: the session has not presented the current mark. It reads no table, since
@@ -203,6 +203,8 @@ BEGIN
     END WHILE;
     IF others IS NOT NULL THEN
         SELECT others;
+    ELSEIF NOT @fencelock_whole <=> CONCAT(UNIX_TIMESTAMP(SYSDATE()), ',', p_resources) THEN
+        CALL fencelock_check_tables(p_resources);
     END IF;
 END;
 
@@ -254,6 +256,9 @@ BEGIN
         END IF;
     END WHILE;
     CALL fencelock_check_snapshots(p_resources);
+    IF others = '' AND NOT @fencelock_whole <=> CONCAT(UNIX_TIMESTAMP(SYSDATE()), ',', p_resources) THEN
+        CALL fencelock_check_tables(p_resources);
+    END IF;
     SELECT others;
 END;
 

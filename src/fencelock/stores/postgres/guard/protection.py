@@ -43,15 +43,23 @@ class PostgresProtectionCodec(GuardCodecBase):
         known = {table: Protection(name, request.resource, mode) for table, name, mode in answers[-1].rows}
         if not known:
             raise nothing_protected(request.resource)
-        by_name = {protection.table: table for table, protection in known.items() if not protection.mode}
-        wanted = yield from self._tables([name for name in request.tables if name not in by_name])
-        for table, name in wanted.items():
-            if table not in known:
-                raise not_protected(name, request.resource)
-        chosen = [*wanted, *(by_name[name] for name in request.tables if name in by_name)]
-        chosen = list(dict.fromkeys(chosen)) or list(known)
+        chosen = (yield from self._known_tables(request, known)) or list(known)
         yield self._flush(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
         return tuple(known[table] for table in chosen)
+
+    def _known_tables(
+        self, request: ask.Unprotect, known: dict[int, Protection]
+    ) -> Generator[Sequence[Statement], list[PostgresAnswer], list[int]]:
+        """Return the tables that are meant, by themselves, or by their recorded names if they are gone or rebuilt."""
+        chosen = {}
+        for name, table in (yield from self._found(request.tables)):
+            bare = name.rpartition(".")[2]
+            recorded = (one for one, was in known.items() if not was.mode and was.table.rpartition(".")[2] == bare)
+            meant = table if table in known else next(recorded, None)
+            if meant is None:
+                raise _no_table(repr(name)) if table is None else not_protected(name, request.resource)
+            chosen[meant] = True
+        return list(chosen)
 
     def _restore(self, request: ask.Restore) -> Trips:
         tables = yield from self._tables(request.tables)
@@ -62,19 +70,25 @@ class PostgresProtectionCodec(GuardCodecBase):
             yield self._flush(Statement(SQL.protect_table, (table, request.resource, answer.rows[0][0])))
 
     def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[PostgresAnswer], dict[int, str]]:
-        """Return the tables that the names mean in this session, by their OIDs."""
-        if not names:
-            return {}
-        try:
-            answers = yield self._flush(Statement(SQL.find_tables, (list(names),)))
-        except (InvalidName, SyntaxError) as error:
-            raise _no_table(" or ".join(map(repr, names))) from error
+        """Return the tables that the names mean in this session, by their OIDs; GuardError if one means none."""
         found = {}
-        for name, table in answers[-1].rows:
+        for name, table in (yield from self._found(names)):
             if table is None:
                 raise _no_table(repr(name))
             found[table] = name
         return found
+
+    def _found(
+        self, names: Sequence[str]
+    ) -> Generator[Sequence[Statement], list[PostgresAnswer], list[tuple[str, int | None]]]:
+        """Return each name with the table that it means in this session."""
+        if not names:
+            return []
+        try:
+            answers = yield self._flush(Statement(SQL.find_tables, (list(names),)))
+        except (InvalidName, SyntaxError) as error:
+            raise _no_table(" or ".join(map(repr, names))) from error
+        return [(name, table) for name, table in answers[-1].rows]
 
     ENCODERS: ClassVar = {ask.Protect: _protect, ask.Unprotect: _unprotect, ask.Restore: _restore}
 

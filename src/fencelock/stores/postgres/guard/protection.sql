@@ -50,6 +50,50 @@ JOIN pg_catalog.pg_class AS class ON class.oid = root.relation
 JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE root.covers = 62 OR (root.covers = 31 AND NOT root.is_inherited);
 
+-- name: create_check_tables
+-- Refuse to present a lease if a table that the resource protects exists, and its rows meet no trigger: it was rebuilt, and
+-- any writer gets in (G16). A table that was dropped is no reason, and partitions are doctor's part. Every guarded
+-- transaction runs this, so names are schema-qualified, as in `offer`.
+CREATE FUNCTION fencelock.check_tables(p_resource text) RETURNS boolean LANGUAGE plpgsql STABLE AS
+$$
+DECLARE
+    known record;
+    present pg_catalog.oid;
+BEGIN
+    -- A loop of index scans: in one join the planner, which knows no numbers of rows, would read whole catalogs.
+    FOR known IN
+        SELECT name, relation, pg_catalog.parse_ident(name) AS parts FROM fencelock.protection
+        WHERE resource OPERATOR(pg_catalog.=) p_resource AND mode OPERATOR(pg_catalog.=) 'enforce'
+    LOOP
+        -- Whatever has its name now; if nothing has, the table itself, which was renamed or dropped.
+        present := coalesce(
+            (SELECT class.oid FROM pg_catalog.pg_class AS class
+             WHERE class.relname OPERATOR(pg_catalog.=) known.parts[2]::pg_catalog.name
+                 AND class.relnamespace OPERATOR(pg_catalog.=) (
+                     SELECT namespace.oid FROM pg_catalog.pg_namespace AS namespace
+                     WHERE namespace.nspname OPERATOR(pg_catalog.=) known.parts[1]::pg_catalog.name)),
+            known.relation);
+        IF NOT EXISTS (
+            SELECT FROM pg_catalog.pg_trigger AS made
+            WHERE made.tgrelid OPERATOR(pg_catalog.=) present
+                AND made.tgname OPERATOR(pg_catalog.=) ANY ('{fencelock,fencelock_rows}')
+                AND made.tgtype OPERATOR(pg_catalog.=) ANY ('{62,31}') AND made.tgenabled OPERATOR(pg_catalog.=) 'A')
+        THEN
+            PERFORM FROM pg_catalog.pg_class AS class
+            WHERE class.oid OPERATOR(pg_catalog.=) present AND class.relkind OPERATOR(pg_catalog.=) ANY ('{r,p}');
+            IF FOUND THEN
+                RAISE 'table % of resource % exists, and its rows meet no trigger of fencelock: it was rebuilt, or its '
+                    'triggers were dropped or disabled, so any writer gets in', known.name, p_resource
+                    USING ERRCODE = 'FL018', HINT = pg_catalog.concat(
+                        'Run fencelock protect URL --resource … --lock … --table ', known.name, ', or fencelock '
+                        'unprotect. The next time rebuild it inside guard.rebuilding(…).');
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN true;
+END
+$$;
+
 -- name: create_tree
 -- A table and all its partitions.
 CREATE FUNCTION fencelock.tree(p_table regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
@@ -90,7 +134,8 @@ DECLARE
     part regclass;
     before fencelock.protected_table;
     other fencelock.our_trigger;
-    is_recorded constant boolean := EXISTS (SELECT FROM fencelock.protection WHERE relation = p_table AND mode = p_mode);
+    is_recorded constant boolean := EXISTS (
+        SELECT FROM fencelock.protection WHERE (relation, name, mode) = (p_table, p_table::text, p_mode));
     is_orphaned constant boolean := EXISTS (
         SELECT FROM fencelock.our_trigger WHERE relation = p_table AND covers IN (31, 62))
         AND NOT EXISTS (SELECT FROM fencelock.protection WHERE relation = p_table);
@@ -128,7 +173,10 @@ BEGIN
         END IF;
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fencelock', part);
     END LOOP;
-    -- Forget a dropped table that had this name, and a partition that was protected by itself before.
+    -- A table that had this name may have another one now; forget one that was dropped, and a partition that was protected
+    -- by itself before.
+    UPDATE fencelock.protection SET name = relation::text
+    WHERE name = p_table::text AND relation <> p_table AND EXISTS (SELECT FROM pg_class WHERE oid = relation);
     DELETE FROM fencelock.protection WHERE relation IN (SELECT fencelock.tree(p_table)) OR name = p_table::text;
     INSERT INTO fencelock.protection (relation, name, resource, mode) VALUES (p_table, p_table::text, p_resource, p_mode);
     RETURN CASE WHEN is_orphaned THEN 'orphaned' ELSE before.mode END;
@@ -168,7 +216,7 @@ REVOKE ALL ON FUNCTION
     fencelock.present, fencelock.seal, fencelock.make_mark, fencelock.write_audit, fencelock.change_mark,
     fencelock.read_effect, fencelock.write_effect,
     fencelock.grant_right, fencelock.revoke_rights, fencelock.require_signature, fencelock.keep_mark, fencelock.keep_audit,
-    fencelock.check_name, fencelock.check_names, fencelock.first_argument,
+    fencelock.check_name, fencelock.check_names, fencelock.first_argument, fencelock.check_tables,
     fencelock.tree, fencelock.why_not, fencelock.protect_table, fencelock.unprotect_table
 FROM PUBLIC;
 

@@ -85,7 +85,8 @@ SELECT id, resource, name, mode FROM main.fencelock_protected ORDER BY id;
 SELECT entry.name FROM main.fencelock_protected AS entry
 WHERE entry.resource = :resource AND entry.mode = 'enforce'
     AND 3 > (
-        SELECT count(*) FROM main.sqlite_schema WHERE type = 'trigger' AND name IN (
+        SELECT count(*) FROM main.sqlite_schema
+        WHERE type = 'trigger' AND tbl_name = entry.name COLLATE NOCASE AND name IN (
             'fencelock_enforce_insert_' || entry.id,
             'fencelock_enforce_update_' || entry.id,
             'fencelock_enforce_delete_' || entry.id
@@ -107,6 +108,10 @@ VALUES (
     1 + max(:highest, ifnull((SELECT seq FROM main.sqlite_sequence WHERE name = 'fencelock_protected'), 0)),
     :resource, :name, :mode
 );
+
+-- name: rename_protected
+-- Record the name that a protected table has now.
+UPDATE main.fencelock_protected SET name = :name WHERE id = :id;
 
 -- name: remove_protected
 -- Remove a protected table.

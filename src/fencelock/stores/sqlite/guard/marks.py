@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fencelock.errors import UnprotectedTableError
 from fencelock.model import Mark, Sequencer, digest_of_claim, token_ceiling
 from fencelock.protocol.guard_requests import AuditEntry, Effect, Observation
 from fencelock.stores.errors import GUARD_PART, check_schema_number, implausible
@@ -33,6 +34,7 @@ class SQLiteMarks:
     def __init__(self, native: sqlite3.Connection, path: Path) -> None:
         self.native = native
         self._path = path
+        self._whole_at: dict[str, int] = {}
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
         """Run a query and return its rows as tuples, whatever factories the user set on the connection."""
@@ -137,7 +139,26 @@ class SQLiteMarks:
                 if self.has_schema():
                     raise
                 return resources
+            else:
+                self._check_tables(resource)
         return not_ours
+
+    def _check_tables(self, resource: str) -> None:
+        """Raise UnprotectedTableError, and present nothing, if a protected table was rebuilt without its triggers.
+
+        Rule G16. The file's schema is read only if its version has changed since the last time.
+        """
+        ((version,),) = self.ask(SQL.schema_version)
+        if self._whole_at.get(resource) == version:
+            return
+        if bare := self.ask(SQL.find_bare, {"resource": resource}):
+            self.native.execute(SQL.unpresent, (resource,))
+            raise UnprotectedTableError(
+                f"table {bare[0][0]!r} of resource {resource!r} exists, and its rows meet no trigger of fencelock: it "
+                f"was rebuilt, so any writer gets in. Run `fencelock protect sqlite:///{self._path} --resource … "
+                f"--lock … --table …`, or `fencelock unprotect`. The next time rebuild it inside guard.rebuilding(…)"
+            )
+        self._whole_at[resource] = version
 
     def unpresent(self, resources: tuple[str, ...]) -> bool:
         """Withdraw what was presented; return whether all of it was still there."""

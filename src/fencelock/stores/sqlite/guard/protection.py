@@ -65,9 +65,14 @@ class SQLiteProtectionEntry(NamedTuple):
         """True if the table has triggers, and there is no record of them."""
         return self.recorded is None
 
+    def is_as_asked(self, table: str, mode: str) -> bool:
+        """Return whether `protect` has nothing to do for this table in this mode."""
+        return self.is_whole and (self.name, self.mode, self.recorded) == (table, mode, mode)
+
     def is_of(self, table: str) -> bool:
         """Return whether it is about this table: by its triggers, or by its name if it has none."""
-        return table == (self.table or self.name)
+        # Bytes: SQLite ignores the case of ASCII letters only.
+        return table.encode().lower() == (self.table or self.name).encode().lower()
 
     def shown(self) -> Protection:
         """Return the public view of the entry."""
@@ -123,13 +128,16 @@ def _protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: s
     for table in dict.fromkeys(find_table(marks, name) for name in tables):
         entries = read_entries(marks)
         known = [entry for entry in entries if entry.is_of(table)]
+        for entry in entries:
+            if entry.table not in (None, entry.name) and not entry.is_orphaned:
+                marks.native.execute(SQL.rename_protected, {"id": entry.id, "name": entry.table})
         for entry in known:
             if entry.table is not None and entry.resource not in (resource, ""):
                 raise GuardError(
                     f"table {table!r} belongs to resource {entry.resource!r} already, and a table has one "
                     f"resource: unprotect it there first, or name that resource"
                 )
-        if [(entry.mode, entry.is_whole, entry.is_orphaned) for entry in known] == [(mode, True, False)]:
+        if len(known) == 1 and known[0].is_as_asked(table, mode):
             continue
         for entry in known:
             _remove(marks, entry)
@@ -170,7 +178,7 @@ def _entries_of(
     marks: SQLiteMarks, entries: list[SQLiteProtectionEntry], name: str, resource: str
 ) -> list[SQLiteProtectionEntry]:
     """Return what is known of a table, which may have been dropped; GuardError if that is nothing."""
-    if not (found := [entry for entry in entries if entry.table is None and entry.name == name]):
+    if not (found := [entry for entry in entries if entry.table is None and entry.is_of(name)]):
         table = find_table(marks, name)
         found = [entry for entry in entries if entry.is_of(table)]
         if not found:

@@ -1,0 +1,127 @@
+"""G16 on a SQLite file: a protected table that was rebuilt without its triggers stops guarded blocks."""
+
+from pathlib import Path
+
+import pytest
+
+from fencelock import StaleTokenError, UnprotectedTableError
+from tests.support.guards import HandmadeLease, Opener, make_file, plain, value_in, write
+
+pytestmark = pytest.mark.reduced
+
+CREATE = "CREATE TABLE rebuilt (id INTEGER PRIMARY KEY, value)"
+COPY = "INSERT INTO rebuilt SELECT id, value FROM reports"
+REBUILDS = {
+    "dropped": (CREATE, COPY, "DROP TABLE reports", "ALTER TABLE rebuilt RENAME TO reports"),
+    "kept": (CREATE, COPY, "ALTER TABLE reports RENAME TO old", "ALTER TABLE rebuilt RENAME TO reports"),
+    "written otherwise": (CREATE, COPY, "DROP TABLE reports", "ALTER TABLE rebuilt RENAME TO Reports"),
+    "without one trigger": ("DROP TRIGGER fencelock_enforce_update_1",),
+}
+
+
+def rebuild(file: Path, how: str = "dropped") -> None:
+    """Rebuild the table as a tool does that knows nothing of triggers."""
+    with plain(file) as connection:
+        for statement in REBUILDS[how]:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("how", REBUILDS)
+def test_g16_a_rebuilt_table_stops_guarded_blocks_until_it_is_protected(
+    open_guard: Opener, file: Path, how: str
+) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    write(guard, lease, "mine")
+    rebuild(file, how)
+    for one, holder in ((guard, lease), (guard, HandmadeLease(6)), (open_guard(file), HandmadeLease(6))):
+        with pytest.raises(UnprotectedTableError, match=r"'[rR]eports' .* exists.*fencelock protect"):
+            write(one, holder, "unfenced")
+    assert value_in(file) == "mine"
+    guard.protect("reports")
+    write(guard, HandmadeLease(6), "again")
+    assert value_in(file) == "again"
+
+
+def test_g16_a_table_dropped_on_purpose_stops_nothing(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    with plain(file) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    guard.protect("reports", "orders")
+    with plain(file) as connection:
+        connection.execute("DROP TABLE orders")
+    write(guard, HandmadeLease(5), "mine")
+    assert value_in(file) == "mine"
+
+
+def test_g16_a_renamed_table_stops_nothing(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    guard.protect("reports")
+    with plain(file) as connection:
+        connection.execute("ALTER TABLE reports RENAME TO moved")
+    write(guard, HandmadeLease(5), "mine", table="moved")
+    with plain(file) as connection:
+        connection.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY)")
+    guard.protect("moved")
+    write(guard, HandmadeLease(5), "still mine", table="moved")
+    assert value_in(file, "moved") == "still mine"
+
+
+def test_g16_a_rebuilt_table_that_was_only_observed_stops_nothing(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    guard.protect("reports", mode="observe")
+    rebuild(file)
+    write(guard, HandmadeLease(5), "mine")
+    assert value_in(file) == "mine"
+
+
+def test_g16_another_resources_rebuilt_table_stops_nothing(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", "reports", "orders")
+    open_guard(file).protect("reports")
+    orders = open_guard(file, resource="orders")
+    orders.protect("orders")
+    rebuild(file)
+    write(orders, HandmadeLease(5), "mine", table="orders")
+    with pytest.raises(UnprotectedTableError):
+        write(open_guard(file, resources=["orders", "reports"]), HandmadeLease(6))
+
+
+def test_g16_an_unprotected_table_stops_nothing(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    guard.protect("reports")
+    rebuild(file)
+    guard.unprotect("reports", reason="no longer ours")
+    write(guard, HandmadeLease(5), "mine")
+    assert value_in(file) == "mine"
+
+
+def test_g16_a_block_may_rebuild_the_table_itself_and_the_next_one_is_stopped(open_guard: Opener, file: Path) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    with guard.transaction(lease) as connection:
+        for statement in REBUILDS["dropped"]:
+            connection.execute(statement)
+    with pytest.raises(UnprotectedTableError):
+        write(guard, lease)
+
+
+def test_g16_a_callers_transaction_is_stopped_and_presents_nothing(open_guard: Opener, file: Path) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    guard.seal(lease)
+    rebuild(file)
+    with plain(file) as own:
+        own.execute("PRAGMA foreign_keys = ON")
+        own.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UnprotectedTableError), guard.check(lease, connection=own):
+            pass
+        own.execute("COMMIT")
+
+
+def test_g16_a_stale_lease_is_stale_first(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    guard.protect("reports")
+    guard.seal(HandmadeLease(6))
+    rebuild(file)
+    with pytest.raises(StaleTokenError):
+        write(guard, HandmadeLease(5))
