@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fencelock._api.dispatch import Dispatch, dispatch
     from fencelock._api.guard import Guard, guard, inspect_resources
     from fencelock._api.guard_blocks import Admission, GuardedTransaction
+    from fencelock._api.leading import Term, Terms
     from fencelock._api.lease import Lease, Lost
     from fencelock._api.lock import Lock, RLock
     from fencelock._api.source import Source, connect
@@ -113,6 +114,8 @@ _HOMES = {
     "SourceInfo": _MODEL,
     "SourceUnavailableError": _ERRORS,
     "StaleTokenError": _ERRORS,
+    "Term": "fencelock._api.leading",
+    "Terms": "fencelock._api.leading",
     "TokenCollisionError": _ERRORS,
     "UnfencedWriteError": _ERRORS,
     "UnprotectedTableError": _ERRORS,
@@ -171,6 +174,8 @@ __all__ = [
     "SourceInfo",
     "SourceUnavailableError",
     "StaleTokenError",
+    "Term",
+    "Terms",
     "TokenCollisionError",
     "UnfencedWriteError",
     "UnknownSchemeError",

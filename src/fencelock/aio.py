@@ -7,6 +7,7 @@ async with fencelock.aio.connect("sqlite:///locks.db") as source:
 from fencelock._api.aio_dispatch import AsyncDispatch, dispatch
 from fencelock._api.aio_guard import AsyncGuard, guard
 from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
+from fencelock._api.aio_leading import AsyncTerm, AsyncTerms
 from fencelock._api.aio_lease import AsyncLease, AsyncLost
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
 from fencelock._api.aio_source import AsyncSource, connect
@@ -21,6 +22,8 @@ __all__ = [
     "AsyncLost",
     "AsyncRLock",
     "AsyncSource",
+    "AsyncTerm",
+    "AsyncTerms",
     "connect",
     "dispatch",
     "guard",

@@ -37,7 +37,8 @@ class Hooks:
     acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source
     confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was released;
     `reason` is set if the source could not be reached. sealed: a resource's mark was raised. refused: a guard refused a
-    token (with `reason`), or would have refused it in observe mode.
+    token (with `reason`), or would have refused it in observe mode. retried: `source.lead` campaigns again after a
+    failure, which `reason` tells, when `duration` has passed.
     """
 
     on_acquired: Hook | None = None
@@ -47,10 +48,11 @@ class Hooks:
     on_released: Hook | None = None
     on_sealed: Hook | None = None
     on_refused: Hook | None = None
+    on_retried: Hook | None = None
 
 
 NO_HOOKS = Hooks()
-_LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING}
+_LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING, "retried": logging.WARNING}
 
 
 def check_hooks(hooks: object) -> Hooks:

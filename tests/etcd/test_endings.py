@@ -21,6 +21,7 @@ from fencelock_lab.proxy import Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
+from tests.support.leaders import Leaders, brief_pauses  # noqa: F401 - a fixture of the class
 from tests.support.losses_at_release import LossesAtRelease
 
 pytestmark = pytest.mark.server_wide
@@ -124,6 +125,13 @@ def test_a_lease_that_etcd_has_ended_is_revoked_once(etcd: Corner, client: Clien
         client.ask(ask.Renew(()))
     wait_until(lambda: not client.state.pending_revocations._revocations or client.ask(ask.Renew(())) is None)
     assert etcd.cluster.servers[0].calls()["LeaseRevoke"] == before + 1
+
+
+class TestLeaders(Leaders):
+    @pytest.fixture
+    def installed_url(self, etcd: Corner) -> str:
+        installed(etcd.url)
+        return etcd.url
 
 
 class TestLossesAtRelease(LossesAtRelease):

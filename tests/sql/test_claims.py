@@ -19,6 +19,7 @@ from tests.sql.guarded import Step
 from tests.sql.interleaving import LateRequest, holding, purging, wait_until_blocked
 from tests.sql.marks import one_version
 from tests.support.helpers import wait_until
+from tests.support.leaders import Leaders, brief_pauses  # noqa: F401 - a fixture of the class
 from tests.support.losses_at_release import LossesAtRelease
 
 pytestmark = pytest.mark.server_wide
@@ -234,6 +235,13 @@ def test_no_account_spoils_a_lock_by_a_ttl_that_cannot_be_counted(
             send(sql, database, call, us=now_us, ttl_ms=ttl_ms)
     client.release("lock", "holder")
     SqlClient(url).token(ttl_ms=limit_ms)
+
+
+@one_version
+class TestLeaders(Leaders):
+    @pytest.fixture
+    def installed_url(self, url: str) -> str:
+        return url
 
 
 @one_version

@@ -15,9 +15,9 @@ FOLDERS = (ROOT / "src", ROOT / "lab", ROOT / "tests")
 TESTS = ROOT / "tests"
 KIT = ROOT / "src" / "fencelock" / "testing" / "conformance"
 
-_CODE = re.compile(r"\b[THG][1-9]\d?\b")
-_NAMED_AFTER = re.compile(r"\btest_([thg][1-9]\d?)_")
-_ROW = re.compile(r"^\| ([THG]\d+) \| .* \| (.*) \|$", re.MULTILINE)
+_CODE = re.compile(r"\b[THGK][1-9]\d?\b")
+_NAMED_AFTER = re.compile(r"\btest_([thgk][1-9]\d?)_")
+_ROW = re.compile(r"^\| ([THGK]\d+) \| .* \| (.*) \|$", re.MULTILINE)
 
 
 def codes(text: str) -> set[str]:

@@ -8,11 +8,11 @@ import pytest
 import fencelock
 import fencelock.aio
 
-CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard", "GuardedTransaction", "Admission", "Lost")
+CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard", "GuardedTransaction", "Admission", "Lost", "Term")
 TWIN_PREFIX = "Async"
 FUNCTIONS = ("connect", "guard")
 
-ASYNC_ONLY = {"Lease": {"cancel_on_lost"}}
+ASYNC_ONLY = {"Lease": {"cancel_on_lost", "without_own_cancellation"}}
 """What only a task can be asked for."""
 
 _PROTOCOL = {"__aenter__": "__enter__", "__aexit__": "__exit__"}

@@ -20,6 +20,7 @@ from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.support.helpers import wait_until
+from tests.support.leaders import Leaders, brief_pauses  # noqa: F401 - a fixture of the class
 from tests.support.losses_at_release import LossesAtRelease
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.framing import ZooKeeperProxy
@@ -343,6 +344,12 @@ def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeepe
     assert len(sessions.open_sessions()) == 1
     lease.release()  # In the background, since the source is closed.
     wait_until(lambda: sessions.open_sessions() == [])
+
+
+class TestLeaders(Leaders):
+    @pytest.fixture
+    def installed_url(self, zookeeper_url: str) -> str:
+        return zookeeper_url
 
 
 class TestLossesAtRelease(LossesAtRelease):

@@ -63,12 +63,13 @@ class AsyncLease(BaseLease):
     As an async context manager it releases itself at the end of the block.
     """
 
-    __slots__ = ("_driver", "_to_cancel")
+    __slots__ = ("_cancelled", "_driver", "_to_cancel")
 
     def __init__(self, record: LeaseRecord, listeners: Listeners, driver: AsyncDriver) -> None:
         super().__init__(record, listeners)
         self._driver = driver
         self._to_cancel: set[asyncio.Task[Any]] = set()
+        self._cancelled: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         self.check_valid()
@@ -111,7 +112,27 @@ class AsyncLease(BaseLease):
         """Runs on the loop, as `release` does: a task that has left its block is no longer cancelled."""
         if task in self._to_cancel:
             self._to_cancel.discard(task)
+            self._cancelled.add(task)
             task.cancel(f"lock {self.lock!r} with token {self.token} was lost: {reason}")
+
+    async def without_own_cancellation(self, error: BaseException | None) -> BaseException | None:
+        """Return how the current task's block ended, if this lease had not cancelled the task; for loops of leaders.
+
+        A cancellation that is still to arrive is waited for, so that no later line gets it; one by anybody else stays.
+        """
+        task = asyncio.current_task()
+        if task is None or task not in self._cancelled:
+            return error
+        self._cancelled.discard(task)
+        own = error if isinstance(error, asyncio.CancelledError) else None
+        if own is None:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as late:
+                own = late
+        if task.uncancel():
+            return own or error
+        return None if own is error else error
 
     async def release(self) -> bool:
         """Give the lock back; return whether the lease was still ours: False if it had expired, was lost, or was

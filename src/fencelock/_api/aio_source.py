@@ -5,15 +5,19 @@ Promise: the source never blocks the loop; an acquire that is cancelled at any a
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Self
 
+from fencelock._api.aio_leading import AsyncTerms
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
+from fencelock._api.leading import StopEvent
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._api.proofs import broken_lock, check_sequencer, new_key
 from fencelock._api.source import BaseSource
 from fencelock._drivers.aio import AsyncDriver
+from fencelock._drivers.sync import IsStopped
 from fencelock._flows import renewal, signing
 from fencelock._flows.acquire import acquire
 from fencelock._flows.retry import ask_source
@@ -88,13 +92,38 @@ class AsyncSource(BaseSource):
         """Return a handle that its task may acquire again while it holds the lock; parameters as for `lock`."""
         return AsyncRLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
-    async def take(self, options: LockOptions, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
-        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
+    def lead(
+        self,
+        name: str,
+        *,
+        stop: StopEvent | None = None,
+        ttl: float = DEFAULT_TTL_S,
+        retry_on: Iterable[type[Exception]] = (),
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> AsyncTerms:
+        """Return a loop over terms: `async for term in source.lead(name):`, with `async with term as lease:` inside.
+
+        As `Source.lead`. A task that `lease.cancel_on_lost()` has cancelled campaigns again, too; any other
+        cancellation leaves the loop, with the lease released. `stop` may be an event of asyncio or of threading.
+        """
+        options = self._options(name, ttl, None, holder, on_lost)
+        return AsyncTerms(partial(self.take, options, True, None), name, self._hooks, stop, retry_on)
+
+    async def take(
+        self, options: LockOptions, may_wait: bool, timeout_ms: int | None, is_stopped: IsStopped | None = None
+    ) -> AsyncLease | None:
+        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed, or as soon as
+        `is_stopped` says so.
+        """
         attempt = self._attempt(options)
         record = None
         try:
             grant = await self._driver.run_in_turn(
-                options.name, timeout_ms, lambda left_ms: acquire(attempt, may_wait=may_wait, timeout_ms=left_ms)
+                options.name,
+                timeout_ms,
+                lambda left_ms: acquire(attempt, may_wait=may_wait, timeout_ms=left_ms),
+                is_stopped,
             )
             if grant is None:
                 return None

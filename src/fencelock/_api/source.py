@@ -4,15 +4,17 @@ Promise: if a signal, a cancellation or an error interrupts an acquire at any po
 abandon (H5).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self, TypeVar
 
+from fencelock._api.leading import StopEvent, Terms
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.lock import Lock, RLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions, check_lock_options, resolve_url
 from fencelock._api.proofs import broken_lock, check_sequencer, new_key
 from fencelock._api.uncopyable import Uncopyable
-from fencelock._drivers.sync import SyncDriver
+from fencelock._drivers.sync import IsStopped, SyncDriver
 from fencelock._flows import renewal, signing
 from fencelock._flows.acquire import Attempt, Grant, acquire
 from fencelock._flows.retry import ask_source
@@ -164,12 +166,38 @@ class Source(BaseSource):
         """Return a handle that its thread may acquire again while it holds the lock; parameters as for `lock`."""
         return RLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
-    def take(self, options: LockOptions, may_wait: bool, timeout_ms: int | None) -> Lease | None:
-        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
+    def lead(
+        self,
+        name: str,
+        *,
+        stop: StopEvent | None = None,
+        ttl: float = DEFAULT_TTL_S,
+        retry_on: Iterable[type[Exception]] = (),
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> Terms:
+        """Return a loop over terms of leadership: `for term in source.lead(name):`, with `with term as lease:` inside.
+
+        Each term is one lease, and ends with its block. A block that ends well releases the lock, and the loop queues
+        for it again: `break`, or set `stop`, to end the loop. A loss, a stale token, a store that cannot be reached,
+        and any error of a guarded block whose connection ended are logged, told to the hook `on_retried`, and followed
+        by another campaign, after a pause of 30 s at most. So are errors of the kinds in `retry_on`. Any other error
+        leaves the loop, with the lease released. `stop` is an event: once it is set, a loop that waits leaves the queue
+        and ends at once; one whose block runs ends with the block. Other parameters as for `lock`.
+        """
+        options = self._options(name, ttl, None, holder, on_lost)
+        return Terms(partial(self.take, options, True, None), name, self._hooks, stop, retry_on)
+
+    def take(
+        self, options: LockOptions, may_wait: bool, timeout_ms: int | None, is_stopped: IsStopped | None = None
+    ) -> Lease | None:
+        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed, or as soon as
+        `is_stopped` says so.
+        """
         attempt = self._attempt(options)
         record = None
         try:
-            grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
+            grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms), is_stopped)
             if grant is None:
                 return None
             listeners = Listeners(self._hooks, options.on_lost)

@@ -10,12 +10,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from fencelock._drivers.aio_pool import AsyncPool
 from fencelock._drivers.pool import Pool, pool_for
-from fencelock._drivers.sync import REQUEST_TIMEOUT_S
+from fencelock._drivers.sync import REQUEST_TIMEOUT_S, STOP_CHECK_MS, IsStopped
 from fencelock._drivers.turns import Turn, Turns
 from fencelock._flows.acquire import US_PER_MS
 from fencelock._threads import do_nothing, mapping_start_failures
@@ -104,29 +105,38 @@ class AsyncDriver:
         return await self._run(flow, None)
 
     async def run_in_turn(
-        self, lock: str, timeout_ms: int | None, begin: Callable[[int | None], SourceFlow[Result | None]]
+        self,
+        lock: str,
+        timeout_ms: int | None,
+        begin: Callable[[int | None], SourceFlow[Result | None]],
+        is_stopped: IsStopped | None = None,
     ) -> Result | None:
         """Run an acquire of the lock as soon as those that began earlier on this loop are in its queue.
 
         `begin` makes the flow; it is passed what is left of the timeout. None if that passed before its turn came.
+        `is_stopped` says that the caller waits no longer.
         """
         turn = self._turns.enter(lock)
         try:
             left_ms = await turn.wait(timeout_ms)
-            return None if turn.is_late else await self._run(begin(left_ms), turn)
+            return None if turn.is_late else await self._run(begin(left_ms), turn, is_stopped)
         finally:
             turn.leave()
 
-    async def _run(self, flow: SourceFlow[Result], turn: Turn | None) -> Result:
+    async def _run(self, flow: SourceFlow[Result], turn: Turn | None, is_stopped: IsStopped | None = None) -> Result:
         channels: list[Channel] = []
         try:
-            return await run_generator_async(flow, lambda request: self._answer(request, channels, turn))
+            return await run_generator_async(flow, lambda request: self._answer(request, channels, turn, is_stopped))
         finally:
             for channel in channels:
                 channel.close()
 
     async def _answer(
-        self, request: SourceRequest | DriverRequest, channels: list[Channel], turn: Turn | None
+        self,
+        request: SourceRequest | DriverRequest,
+        channels: list[Channel],
+        turn: Turn | None,
+        is_stopped: IsStopped | None,
     ) -> object:
         match request:
             case Now():
@@ -140,8 +150,7 @@ class AsyncDriver:
                 channels.append(self._store.listen(request.lock, request.claim))
                 return None
             case Wait():
-                await _wait_for_channels(channels, request.timeout_ms)
-                return None
+                return await _wait_for_channels(channels, request.timeout_ms, is_stopped)
             case _:
                 return await self._perform(request)
 
@@ -155,19 +164,24 @@ class AsyncDriver:
         self._threads.close()
 
 
-async def _wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
-    """Sleep until a channel is notified, for `timeout_ms` at most."""
+async def _wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsStopped | None) -> bool:
+    """Sleep until a channel is notified, for `timeout_ms` at most; return whether the caller waits no longer."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     for channel in channels:
         loop.add_reader(channel.fileno(), woken.set)
+    end_s = loop.time() + timeout_ms / 1000
     try:
-        # Not wait_for(): in Python 3.11 it can swallow a cancellation that arrives together with the result.
-        async with asyncio.timeout(timeout_ms / 1000):
-            await woken.wait()
-    except TimeoutError:
-        pass
+        while not (has_ended := is_stopped is not None and is_stopped()) and not woken.is_set():
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                break
+            # Not wait_for(): in Python 3.11 it can swallow a cancellation that arrives together with the result.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s if is_stopped is None else min(left_s, STOP_CHECK_MS / 1000)):
+                    await woken.wait()
     finally:
         for channel in channels:
             loop.remove_reader(channel.fileno())
             channel.drain()
+    return has_ended

@@ -21,6 +21,9 @@ from fencelock.protocol.stores import Channel, SourceStore
 
 REQUEST_TIMEOUT_S = 5.0
 """How long a caller's request waits for a busy store before SourceUnavailableError."""
+STOP_CHECK_MS = 100
+"""How often a caller who may wait no longer is asked: an event of threading cannot be waited for with a descriptor."""
+IsStopped = Callable[[], bool]
 DRIVER_REQUESTS = (Draw, Now, Listen, Wait)
 """The requests that the driver answers itself."""
 Result = TypeVar("Result")
@@ -40,16 +43,18 @@ class SyncDriver:
         self._pool = pool_for(store, request_timeout_s)
         self._now_us = now_us
 
-    def run(self, flow: SourceFlow[Result]) -> Result:
-        """Run the flow to its end and return its result."""
+    def run(self, flow: SourceFlow[Result], is_stopped: IsStopped | None = None) -> Result:
+        """Run the flow to its end and return its result; `is_stopped` says that the caller waits no longer."""
         channels: list[Channel] = []
         try:
-            return run_generator(flow, partial(self._answer, channels))
+            return run_generator(flow, partial(self._answer, channels, is_stopped))
         finally:
             for channel in channels:
                 channel.close()
 
-    def _answer(self, channels: list[Channel], request: SourceRequest | DriverRequest) -> object:
+    def _answer(
+        self, channels: list[Channel], is_stopped: IsStopped | None, request: SourceRequest | DriverRequest
+    ) -> object:
         # Tests of type, not patterns: this runs for every request of every flow.
         if not isinstance(request, DRIVER_REQUESTS):
             return self._pool.perform(request)
@@ -59,29 +64,44 @@ class SyncDriver:
             return self._now_us() // US_PER_MS
         if isinstance(request, Listen):
             channels.append(self._store.listen(request.lock, request.claim))
-        else:
-            wait_for_channels(channels, request.timeout_ms)
-        return None
+            return None
+        return wait_for_channels(channels, request.timeout_ms, is_stopped)
 
     def close(self) -> None:
         """Close the connections."""
         self._pool.close()
 
 
-def wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
-    """Sleep until a channel is notified, for `timeout_ms` at most; SourceError when the interpreter ends."""
+def wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsStopped | None = None) -> bool:
+    """Sleep until a channel is notified, for `timeout_ms` at most; SourceError when the interpreter ends.
+
+    Return whether the caller waits no longer, for which it is asked every STOP_CHECK_MS.
+    """
     waiting = select.poll()
     waiting.register(SHUTDOWN.fileno(), select.POLLIN)
     for channel in channels:
         waiting.register(channel.fileno(), select.POLLIN)
     thread = threading.get_ident()
     SHUTDOWN.waiting.add(thread)
-    # One millisecond more than asked: poll() rounds down, and waking too early costs a round trip.
     try:
-        waiting.poll(timeout_ms + 1)
+        has_ended = _poll(waiting, timeout_ms, is_stopped)
     finally:
         if not SHUTDOWN.has_begun:
             SHUTDOWN.waiting.discard(thread)
     SHUTDOWN.check()
     for channel in channels:
         channel.drain()
+    return has_ended
+
+
+def _poll(waiting: select.poll, timeout_ms: int, is_stopped: IsStopped | None) -> bool:
+    # One millisecond more than asked: poll() rounds down, and waking too early costs a round trip.
+    left_ms = timeout_ms + 1
+    if is_stopped is None:
+        waiting.poll(left_ms)
+        return False
+    while not is_stopped():
+        if left_ms <= 0 or waiting.poll(min(left_ms, STOP_CHECK_MS)):
+            return False
+        left_ms -= STOP_CHECK_MS
+    return True

@@ -120,7 +120,7 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
 
 
 def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple[int, Granted | Busy | ClaimEnded]]:
-    """Poll and wait until the claim is granted or ended, or the timeout passes.
+    """Poll and wait until the claim is granted or ended, the timeout passes, or the caller waits no longer.
 
     Return the time at which the last poll was sent, and its reply.
     """
@@ -135,7 +135,8 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
             now_ms = yield from ask(NOW)
             if now_ms >= last_ms:
                 raise
-            yield Wait(min(RETRY_MS, last_ms - now_ms))
+            if (yield from ask(Wait(min(RETRY_MS, last_ms - now_ms)))):
+                give_up_ms = now_ms
             continue
         kept_until_ms = sent_ms + request.ttl_ms
         if not isinstance(reply, Queued):
@@ -144,4 +145,5 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         if give_up_ms is not None and now_ms >= give_up_ms:
             yield from ask_source(Release(request.lock, request.claim))
             return sent_ms, Busy()
-        yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))
+        if (yield from ask(Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms)))):
+            give_up_ms = now_ms

@@ -37,7 +37,7 @@ class Listen(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Sleep until the channel is notified, for `timeout_ms` at most. Reply: None."""
+    """Sleep until the channel is notified, for `timeout_ms` at most. Reply: True if the caller waits no longer."""
 
     timeout_ms: int
 

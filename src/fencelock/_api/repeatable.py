@@ -1,0 +1,42 @@
+"""Which errors tell that work may simply be begun again, under a new lease: what the loops of leaders go by.
+
+Promise: an error of a block whose connection ended inside it is one, whichever driver or framework raised it, and so is
+an unknown outcome of a block whose key makes a repetition harmless. Never: what is no Exception (KeyboardInterrupt,
+SystemExit, CancelledError).
+"""
+
+from fencelock._api.idle_limit import is_from_lost_block
+from fencelock.errors import (
+    LeaseExpiredError,
+    LeaseLostError,
+    LeaseReleasedError,
+    SourceUnavailableError,
+    StaleTokenError,
+)
+
+_REPEATABLE = (LeaseExpiredError, LeaseLostError, LeaseReleasedError, StaleTokenError, SourceUnavailableError)
+
+
+class RepeatableNote(str):
+    """The note on an unknown outcome of a block that may be repeated: it is done once, whatever became of it."""
+
+    __slots__ = ()
+
+
+def is_repeatable(error: BaseException, also: tuple[type[Exception], ...] = ()) -> bool:
+    """Return whether the work that raised this may be begun again; `also` are the caller's own kinds.
+
+    A group is, if all of its errors are.
+    """
+    if isinstance(error, also):
+        return True
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_repeatable(each, also) for each in error.exceptions)
+    if not isinstance(error, Exception):
+        return False
+    notes = getattr(error, "__notes__", ())
+    return (
+        isinstance(error, _REPEATABLE)
+        or is_from_lost_block(error)
+        or any(isinstance(note, RepeatableNote) for note in notes)
+    )
