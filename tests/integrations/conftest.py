@@ -20,3 +20,17 @@ def guarded(empty: GuardedDatabase) -> GuardedDatabase:
     """Return a database of each kind with a protected table `reports`."""
     make_tables(empty)
     return empty
+
+
+@pytest.fixture
+def empty_file(tmp_path: Path) -> Iterator[GuardedDatabase]:
+    """Yield an empty SQLite file."""
+    with open_database("sqlite", tmp_path, None) as guarded:
+        yield guarded
+
+
+@pytest.fixture
+def guarded_file(empty_file: GuardedDatabase) -> GuardedDatabase:
+    """Return a SQLite file with a protected table `reports`."""
+    make_tables(empty_file)
+    return empty_file

@@ -71,8 +71,8 @@ def test_without_the_import_autogenerate_drops_them(guarded: GuardedDatabase, tm
     assert "remove_table" in project.check_in_a_process()
 
 
-def test_a_user_keeps_filters_of_their_own(guarded: GuardedDatabase, tmp_path: Path) -> None:
-    project = Project(tmp_path, guarded, options="'include_name': lambda name, kind, _: name != 'plain',")
+def test_a_user_keeps_filters_of_their_own(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded_file, options="'include_name': lambda name, kind, _: name != 'plain',")
     project.models(f"Table('reports', metadata, {COLUMNS})")
     assert "drop_table" not in project.autogenerate()
 
@@ -163,15 +163,15 @@ def test_names_are_quoted(empty: GuardedDatabase, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("info", ["'reports'", "{'resource': 'reports'}"])
-def test_a_wrong_request_is_refused(empty: GuardedDatabase, tmp_path: Path, info: str) -> None:
-    project = Project(tmp_path, empty)
+def test_a_wrong_request_is_refused(empty_file: GuardedDatabase, tmp_path: Path, info: str) -> None:
+    project = Project(tmp_path, empty_file)
     project.models(f"Table('reports', metadata, {COLUMNS}, info={{'fencelock': {info}}})")
     with pytest.raises(ConfigError, match="table 'reports'"):
         project.autogenerate()
 
 
-def test_a_script_of_sql_is_refused(empty: GuardedDatabase, tmp_path: Path) -> None:
-    project = Project(tmp_path, empty)
+def test_a_script_of_sql_is_refused(empty_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, empty_file)
     project.models(PROTECTED)
     project.autogenerate()
     with pytest.raises(UnsupportedError, match=r"fencelock_protect .*--sql.*run `fencelock protect` after"):

@@ -46,65 +46,54 @@ def columns(guarded: GuardedDatabase, table: str = "reports") -> int:
     return len(row)
 
 
-def only_sqlite(guarded: GuardedDatabase) -> None:
-    if guarded.kind != "sqlite":
-        pytest.skip("batch mode rebuilds tables on SQLite")
-
-
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_batch_mode_keeps_a_table_protected(empty: GuardedDatabase, tmp_path: Path, mode: str) -> None:
-    only_sqlite(empty)
-    empty.rows("CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))")
-    empty.rows("INSERT INTO reports VALUES (1, 'first')")
-    empty.guard().protect(RESOURCE, mode=mode)
-    project = Project(tmp_path, empty)
+def test_batch_mode_keeps_a_table_protected(empty_file: GuardedDatabase, tmp_path: Path, mode: str) -> None:
+    empty_file.rows("CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))")
+    empty_file.rows("INSERT INTO reports VALUES (1, 'first')")
+    empty_file.guard().protect(RESOURCE, mode=mode)
+    project = Project(tmp_path, empty_file)
     project.migration(REBUILD.format("reports"))
     project.run("upgrade", "head")
-    assert columns(empty) == 3
-    (kept,) = fencelock.inspect_resources(empty.url).protections
+    assert columns(empty_file) == 3
+    (kept,) = fencelock.inspect_resources(empty_file.url).protections
     assert kept == fencelock.Protection("reports", RESOURCE, mode)
 
 
-def test_batch_mode_keeps_what_the_same_migration_protects(guarded: GuardedDatabase, tmp_path: Path) -> None:
-    only_sqlite(guarded)
-    project = Project(tmp_path, guarded)
+def test_batch_mode_keeps_what_the_same_migration_protects(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded_file)
     project.migration(PROTECT.format("plain") + REBUILD.format("plain"))
     project.run("upgrade", "head")
-    assert columns(guarded, "plain") == 3
-    assert protections(guarded) == {"reports": RESOURCE, "plain": RESOURCE}
+    assert columns(guarded_file, "plain") == 3
+    assert protections(guarded_file) == {"reports": RESOURCE, "plain": RESOURCE}
 
 
-def test_a_failed_rebuild_changes_nothing(guarded: GuardedDatabase, tmp_path: Path) -> None:
-    only_sqlite(guarded)
-    project = Project(tmp_path, guarded)
+def test_a_failed_rebuild_changes_nothing(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded_file)
     project.migration(REBUILD.format("reports") + "raise ZeroDivisionError")
     with pytest.raises(ZeroDivisionError):
         project.run("upgrade", "head")
-    assert columns(guarded) == 2
-    assert_fenced(guarded)
+    assert columns(guarded_file) == 2
+    assert_fenced(guarded_file)
 
 
-def test_batch_mode_leaves_other_tables_to_alembic(guarded: GuardedDatabase, tmp_path: Path) -> None:
-    only_sqlite(guarded)
-    project = Project(tmp_path, guarded)
+def test_batch_mode_leaves_other_tables_to_alembic(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded_file)
     project.migration(REBUILD.format("plain"))
     project.run("upgrade", "head")
-    assert columns(guarded, "plain") == 3
-    assert protections(guarded) == {"reports": RESOURCE}
+    assert columns(guarded_file, "plain") == 3
+    assert protections(guarded_file) == {"reports": RESOURCE}
 
 
-def test_a_script_of_sql_may_rebuild_a_table(empty: GuardedDatabase, tmp_path: Path) -> None:
-    only_sqlite(empty)
-    project = Project(tmp_path, empty)
+def test_a_script_of_sql_may_rebuild_a_table(empty_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, empty_file)
     known = "sa.Table('reports', sa.MetaData(), sa.Column('id', sa.Integer, primary_key=True))"
     project.migration(REBUILD.format("reports").replace("recreate=", f"copy_from={known}, recreate="))
     project.run("upgrade", "head", "--sql")
 
 
-def test_a_database_in_memory_is_left_to_alembic(empty: GuardedDatabase, tmp_path: Path) -> None:
-    only_sqlite(empty)
-    empty.engines = ("sqlite://", "sqlite+aiosqlite://")
-    project = Project(tmp_path, empty)
+def test_a_database_in_memory_is_left_to_alembic(empty_file: GuardedDatabase, tmp_path: Path) -> None:
+    empty_file.engines = ("sqlite://", "sqlite+aiosqlite://")
+    project = Project(tmp_path, empty_file)
     project.models("Table('reports', metadata, Column('id', Integer, primary_key=True))")
     project.autogenerate()
     project.migration(REBUILD.format("reports"))

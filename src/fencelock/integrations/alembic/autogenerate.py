@@ -15,12 +15,17 @@ from alembic.util import DispatchPriority
 from sqlalchemy import Table
 
 from fencelock.errors import ConfigError
-from fencelock.integrations.alembic.operations import HoldResourceOp, ProtectTableOp, TableOp, UnprotectTableOp
+from fencelock.integrations.alembic.operations import (
+    HoldResourceOp,
+    ProtectTableOp,
+    TableOp,
+    UnprotectTableOp,
+    store_of,
+)
 from fencelock.integrations.alembic.protections import BoundTable, Protections, TableKey, is_ours, read_protections
 from fencelock.model import check_lock_name, check_resource_name
 
 _INFO = "fencelock"
-_NO_TRANSACTIONAL_DDL = ("mysql", "mariadb")
 
 
 @comparators.dispatch_for("autogenerate", priority=DispatchPriority.FIRST)
@@ -40,7 +45,7 @@ def _hide_own_tables(context: AutogenContext, _: ops.UpgradeOps) -> None:
 
 @comparators.dispatch_for("autogenerate", priority=DispatchPriority.LAST)
 def _compare(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
-    """Put the operations around those that Alembic has found."""
+    """Put the operations around those that Alembic has found; before all of them, hold the marks."""
     assert context.connection is not None
     found = read_protections(context.connection)
     protect, unprotect = [], []
@@ -54,8 +59,9 @@ def _compare(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
         if key in found.tables:
             unprotect.append(_operation(UnprotectTableOp, key, found.tables[key]))
     upgrade.ops[:] = [*unprotect, *upgrade.ops, *protect]
-    if context.dialect.name not in _NO_TRANSACTIONAL_DDL:
-        _hold_first(upgrade, found)
+    if (held := _touched(upgrade, found)) and store_of(context.connection).has_transactional_ddl:
+        first = [HoldResourceOp(resource, found.locks[resource]) for resource in held]
+        upgrade.ops[:] = [*first, *upgrade.ops, *(one.reverse() for one in reversed(first))]
 
 
 def _requests(context: AutogenContext) -> Iterator[tuple[TableKey, BoundTable | None]]:
@@ -89,17 +95,12 @@ def _key_of(op: Any) -> TableKey:
     return op.schema, str(op.table_name)
 
 
-def _hold_first(upgrade: ops.UpgradeOps, found: Protections) -> None:
-    """Hold the mark of each existing resource before any table is locked, also in the downgrade."""
-    touched = set()
-    for op in upgrade.ops:
-        if isinstance(op, TableOp):
-            touched.add(op.resource)
-        elif hasattr(op, "table_name") and (bound := found.tables.get(_key_of(op))) is not None:
-            touched.add(bound.resource)
-    held = [(resource, found.locks[resource]) for resource in sorted(touched & found.locks.keys())]
-    first = [HoldResourceOp(*one) for one in held]
-    upgrade.ops[:] = [*first, *upgrade.ops, *(one.reverse() for one in reversed(first))]
+def _touched(upgrade: ops.UpgradeOps, found: Protections) -> list[str]:
+    """Return the existing resources whose marks or tables change."""
+    touched = {op.resource for op in upgrade.ops if isinstance(op, TableOp)}
+    keys = [_key_of(op) for op in upgrade.ops if hasattr(op, "table_name")]
+    touched |= {found.tables[key].resource for key in keys if key in found.tables}
+    return sorted(touched & found.locks.keys())
 
 
 @renderers.dispatch_for(HoldResourceOp)
