@@ -11,7 +11,9 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient, one_token
+from tests.sql.guarded import Guarded
 from tests.sql.mysql.fix_mysql import Database
+from tests.sql.restored_rights import RestoredRights
 from tests.support.programs import need
 
 DUMP, RUN = "/usr/bin/mariadb-dump", "/usr/bin/mariadb"
@@ -140,3 +142,14 @@ def test_a_break_says_the_same_when_it_is_asked_again(url: str, database: Databa
     assert client.ask(ask.Inspect("lock")).is_held
     assert "operator broke it: a test" not in client.ask(ask.Renew((("lock", "next"),))).lost.values()
     assert database.value("select count(*) from fencelock_source_audit") == 1
+
+
+@pytest.mark.server_wide
+def test_g12_a_restore_brings_back_rights_and_keys_and_the_documented_steps_take_them_away(
+    guarded: Guarded, role: str
+) -> None:
+    story = RestoredRights(guarded, role)
+    dump = _dump(guarded.database)
+    story.take_away()
+    _restore(guarded.database, dump)
+    story.check()

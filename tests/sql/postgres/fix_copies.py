@@ -92,13 +92,13 @@ class Copies:
         server.programs.run("pg_dump", *arguments, cwd=path.parent)
         return path
 
-    def restore(self, dump: Path, server: PostgresServer, dbname: str) -> None:
+    def restore(self, dump: Path, server: PostgresServer, dbname: str, *options: str) -> None:
         """Read a dump into a database that is there and empty. Roles that it names have to be there too."""
         if dump.name == "plain":
             arguments = ["psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}"]
         else:
             arguments = ["pg_restore", "--exit-on-error", str(dump)]
-        server.programs.run(*arguments, f"--dbname={server.url(dbname=dbname)}", cwd=dump.parent)
+        server.programs.run(*arguments, *options, f"--dbname={server.url(dbname=dbname)}", cwd=dump.parent)
 
 
 def is_in_recovery(server: PostgresServer) -> bool:

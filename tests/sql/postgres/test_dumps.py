@@ -7,13 +7,17 @@ import pytest
 
 from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock.stores.registry import guard_store, source_store
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
+from tests.sql.dialect import install
+from tests.sql.guarded import Guarded
 from tests.sql.postgres.fix_copies import (
     Copies,
     failover_url,
 )
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.sql.postgres.issued import Clients, IssuedTokens, epoch
+from tests.sql.restored_rights import RestoredRights
 
 pytestmark = pytest.mark.process
 
@@ -167,3 +171,44 @@ def upgraded(fleet: PostgresFleet, old: PostgresServer) -> PostgresServer:
     places = ("-b", old.programs.folder, "-B", new.programs.folder, "-d", old.data, "-D", new.data)
     new.programs.run("pg_upgrade", *places, "-U", ADMIN, "-p", old.port, "-P", new.port, cwd=new.folder)
     return new
+
+
+# --- rights and keys ------------------------------------------------------------------------------
+@only("18")
+@pytest.mark.server_wide
+def test_g12_a_restore_brings_back_rights_and_keys_and_the_documented_steps_take_them_away(
+    guarded: Guarded, role: str, copies: Copies
+) -> None:
+    server, name = guarded.database.server, guarded.database.name
+    story = RestoredRights(guarded, role)
+    dump = copies.dump(server, name)
+    story.take_away()
+    server.rows(f"drop database {name} with (force)")
+    server.rows(f"create database {name}")
+    copies.restore(dump, server, name)
+    story.check()
+
+
+@only("18")
+@pytest.mark.server_wide
+def test_g12_doctor_reports_a_dump_that_was_restored_without_its_privileges(
+    guarded: Guarded, role: str, copies: Copies
+) -> None:
+    """Every role may call what only the schema's functions call, and so present what it likes."""
+    server, name = guarded.database.server, guarded.database.name
+    install(guarded.database.url())
+
+    def found() -> list[str]:
+        url = guarded.database.url(user=role)
+        both = [*guard_store(url).examine(), *source_store(url).examine()]
+        return [one.code for one in both if one.code == "open-functions"]
+
+    dump = copies.dump(server, name, "custom")
+    assert found() == []
+    server.rows(f"drop database {name} with (force)")
+    server.rows(f"create database {name}")
+    copies.restore(dump, server, name, "--no-privileges")
+    guarded.database.rows(f"GRANT USAGE ON SCHEMA fencelock TO {role}")
+    assert found() == ["open-functions"] * 2
+    with guarded.database.connect(user=role) as native:
+        native.execute("SELECT fencelock.note_name('reports')")

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from fencelock.model import Finding
+from fencelock.stores.postgres.connection.inspection import open_functions
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, unprotected
 from fencelock.stores.statements import statements
@@ -30,6 +31,8 @@ def findings(native: psycopg.Connection[Any], info: PostgresConnectionInfo) -> l
     if not found[0][1]:
         message = f"{info.url}: this role may not use the schema fencelock, so it can present no token"
         return [Finding("guard-refused", message, "as the schema's owner: GRANT USAGE ON SCHEMA fencelock TO …")]
+    if found[0][2]:
+        return [open_functions(info.url, "write to protected tables without a token")]
     return [
         finding
         for statement, find in _EXAMINATIONS

@@ -1,9 +1,12 @@
 -- The queries of `fencelock doctor` about a guarded database. None of them writes.
 
 -- name: has_schema
--- Whether this database has a guard's schema, and whether this role may use it.
+-- Whether this database has a guard's schema, whether this role may use it, and whether everybody may call what only the
+-- other functions call.
 SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relname = 'guard'),
-    has_schema_privilege(namespace.oid, 'USAGE')
+    has_schema_privilege(namespace.oid, 'USAGE'), EXISTS (
+        SELECT FROM pg_proc WHERE pronamespace = namespace.oid AND proname = 'secret'
+            AND has_function_privilege('public', oid, 'EXECUTE'))
 FROM pg_namespace AS namespace WHERE nspname = 'fencelock';
 
 -- name: lost

@@ -7,6 +7,7 @@ from fencelock.model import Finding
 from fencelock.protocol.stores import SourceConnection
 from fencelock.stores.postgres.connection.client import FORKS, is_pooled, open_connection
 from fencelock.stores.postgres.connection.errors import error_mapper
+from fencelock.stores.postgres.connection.inspection import open_functions
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.source.codec import SQL
 from fencelock.stores.sql.inspection import REQUEST_TIMEOUT_S, examine_source, standby
@@ -21,6 +22,7 @@ class Examined(NamedTuple):
     may_write: bool
     may_create: bool
     is_superuser: bool
+    is_open: bool
     unpinned: list[str]
 
 
@@ -61,6 +63,8 @@ def _findings(url: str, found: Examined, is_behind_pooler: bool) -> Iterator[Fin
             f"this role may change fencelock's tables at {url} without its functions: it can give itself any token",
             "connect as a role that has USAGE on the schema fencelock, and nothing else there",
         )
+    if found.is_open:
+        yield open_functions(url, "break locks, raise the epoch and purge")
     if found.unpinned:
         yield Finding(
             "unpinned-functions",

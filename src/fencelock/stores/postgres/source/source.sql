@@ -22,6 +22,8 @@ SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('fu
        OR has_table_privilege('fencelock.signing_key', 'SELECT, INSERT, UPDATE'),
        has_schema_privilege('fencelock', 'CREATE'),
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+       EXISTS (SELECT FROM pg_proc WHERE pronamespace = 'fencelock'::regnamespace AND proname = 'begin_flushed'
+               AND has_function_privilege('public', oid, 'EXECUTE')),
        ARRAY (SELECT p.proname::text FROM pg_proc AS p
               WHERE p.pronamespace = 'fencelock'::regnamespace AND p.prosecdef
                 AND p.proname <> ALL ('{confirm,enforce,note_name,observe,offer}')
