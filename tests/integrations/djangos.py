@@ -65,5 +65,8 @@ def manage(guarded: GuardedDatabase, *words: str, source: str | None = None, **m
 def managed(guarded: GuardedDatabase, *words: str, source: str | None = None) -> tuple[int, str]:
     """Run `manage.py` to its end; return its exit code, and what it printed."""
     process = manage(guarded, *words, source=source)
-    said, complained = process.communicate(timeout=60)
+    try:
+        said, complained = process.communicate(timeout=60)
+    finally:
+        process.kill()
     return process.returncode, said + complained

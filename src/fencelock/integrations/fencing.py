@@ -49,6 +49,11 @@ class BlockEntry:
         if hasattr(self, "_open_block"):
             self.end()
 
+    @property
+    def url(self) -> str:
+        """Where the block's resources are."""
+        return self._open_block.url
+
     def begin(self, task: object = None) -> None:
         """Register the block; GuardError if the thread or task has one already, in which it would wait for itself."""
         self._credential.enter_guarded(self._block)
@@ -121,10 +126,15 @@ def fencing_of(
         store = guard_store(url)
         scope = scope_of(store.url, resource, resources, credential.sequencer.lock, independent=False)
         core = GuardCore(store, scope, NO_HOOKS)
-    elif resource is not None or resources is not None:
-        raise ConfigError("a guard has its resources already: pass either guard=… or resource=…")
     else:
+        check_arguments(resource, resources)
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):
         raise ConfigError(f"{core.store.url} is not a SQL database that a framework's connection could lead to")
     return Fencing(core, core.store, credential, IdleLimit(credential, idle))
+
+
+def check_arguments(resource: str | None, resources: Iterable[str] | None) -> None:
+    """Raise ConfigError if resources are named beside a guard."""
+    if resource is not None or resources is not None:
+        raise ConfigError("a guard has its resources already: pass either guard=… or resource=…")

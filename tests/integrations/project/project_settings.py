@@ -13,7 +13,7 @@ except ImportError:
     pymysql.install_as_MySQLdb()
 
 SECRET_KEY = "books"
-INSTALLED_APPS = ["fencelock.integrations.django", "books"]
+INSTALLED_APPS = ["fencelock.integrations.django", "books", *os.environ.get("BOOKS_APPS", "").split()]
 DATABASES = {"default": json.loads(os.environ.get("BOOKS_DATABASE", "{}"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True

@@ -5,21 +5,25 @@ Promise: inside it `atomic()` creates savepoints, `on_commit` callbacks run afte
 transaction that is already open is refused, because it may have read before the seal.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transaction
 
+from fencelock._api.credentials import credential_of
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
+from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection, unreachable_error
 from fencelock.integrations.django.reads import reads_checked, seal_noting
+from fencelock.integrations.django.rehearsing import REHEARSALS, rehearsal_scope, rehearsed, users_blocks
 from fencelock.integrations.django.urls import url_of
-from fencelock.integrations.fencing import COMMITTED, Fencing, fencing_of
+from fencelock.integrations.fencing import COMMITTED, BlockEntry, Fencing, fencing_of
 
 
 def fenced(
@@ -41,29 +45,34 @@ def fenced(
     as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
     """
     alias = using or DEFAULT_DB_ALIAS
-    return DjangoFenced(
-        alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard, idle)
-    )
+    if REHEARSALS.include(alias):
+        credential = credential_of(lease)
+        IdleLimit(credential, idle)  # Raises ConfigError for what the real block refuses; nothing is idle here.
+        scope = rehearsal_scope(alias, credential, resource, resources, guard)
+        return DjangoFenced(alias, BlockEntry(scope.url, credential), partial(rehearsed, alias, scope, credential))
+    fencing = fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard, idle)
+    return DjangoFenced(alias, fencing.new_entry(), partial(_guarded, alias, fencing))
 
 
 class DjangoFenced(UncopyableBlock):
     """The block of `with fenced(…)`, entered once."""
 
-    def __init__(self, alias: str, fencing: Fencing) -> None:
+    def __init__(
+        self, alias: str, entry: BlockEntry, begun: Callable[[Callable[[], None]], AbstractContextManager[None]]
+    ) -> None:
         self._alias = alias
-        self._fencing = fencing
-        self._entry = fencing.new_entry()
+        self._entry = entry
+        self._begun = begun
         self._stack = ExitStack()
         self._is_used = False
 
     def __enter__(self) -> None:
         check_unused(is_used=self._is_used)
         self._is_used = True
-        _check_idle(self._alias, self._fencing.store.url)
+        _check_idle(self._alias, self._entry.url)
         try:
             self._entry.begin()
-            sealed_at = seal_noting(self._fencing)
-            self._stack.enter_context(_guarded(self._alias, self._fencing, sealed_at, self._entry.end))
+            self._stack.enter_context(self._begun(self._entry.end))
         except BaseException:
             self._entry.end()
             raise
@@ -80,8 +89,9 @@ class DjangoFenced(UncopyableBlock):
 
 
 @contextmanager
-def _guarded(alias: str, fencing: Fencing, sealed_at: Mapping[str, int], leave: Callable[[], None]) -> Iterator[None]:
-    """Begin and present; at the end withdraw, commit and `leave`. The resources are sealed already."""
+def _guarded(alias: str, fencing: Fencing, leave: Callable[[], None]) -> Iterator[None]:
+    """Seal, begin and present; at the end withdraw, commit and `leave`."""
+    sealed_at = seal_noting(fencing.scope, fencing.tenure, fencing.seal)
     adapter = DjangoConnection(transaction.get_connection(alias), fencing.store)
     is_commit = is_committed = False
 
@@ -114,17 +124,17 @@ def _guarded(alias: str, fencing: Fencing, sealed_at: Mapping[str, int], leave: 
 def _check_idle(alias: str, url: str) -> None:
     """Raise GuardError if the connection is in a transaction; Django's own error in a thread with a running loop."""
     connection = transaction.get_connection(alias)
-    if connection.in_atomic_block:
+    if users_blocks(connection) if REHEARSALS.is_on else connection.in_atomic_block:
         raise GuardError(
             f"database {alias!r} is inside an atomic block already, which may have read what a newer holder has "
             f"changed since: make fenced(…) the outermost block, and use atomic() inside it. (With ATOMIC_REQUESTS, "
-            f"mark the view with transaction.non_atomic_requests; in tests use TransactionTestCase.)"
+            f"mark the view with transaction.non_atomic_requests; for tests see fencelock.integrations.django.testing.)"
         )
     try:
         connection.ensure_connection()
     except (InterfaceError, OperationalError) as error:
         raise unreachable_error(url, error) from error
-    if not connection.get_autocommit():
+    if not (connection.in_atomic_block or connection.get_autocommit()):
         raise GuardError(
             f"database {alias!r} is not in autocommit mode, so an open transaction may have read already: call "
             f"transaction.set_autocommit(True) first"

@@ -1,22 +1,25 @@
 """Models that request protection, and the protection that their databases have.
 
 Promise: a model's own table, and the tables that Django creates for its many-to-many fields, belong to the resource;
-the tables of its parents and children do not, unless they request it too. Never: a database changed.
+the tables of its parents and children do not, unless they request it too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.apps import apps
 from django.db import Error, connections, router
 
+import fencelock
 from fencelock._api.guard import inspect_resources
 from fencelock.errors import ConfigError, SchemaError, SourceUnavailableError
 from fencelock.integrations.django.reads import watch_reads
 from fencelock.integrations.django.requests import ProtectionRequest, request_of, set_request
-from fencelock.integrations.django.urls import name_at_guard, url_of
+from fencelock.integrations.django.settings import source
+from fencelock.integrations.django.urls import is_in_memory, name_at_guard, name_for_guard, url_of
 from fencelock.model import Mark, Protection, check_lock_name, check_resource_name
+from fencelock.protocol.guard_requests import ENFORCE
 
 ModelType = TypeVar("ModelType", bound=type)
 
@@ -69,8 +72,10 @@ class Table:
 
 def tables_of(alias: str) -> list[Table]:
     """Return the tables of a database that request protection, with its current state. SourceUnavailableError if Django
-    cannot read it.
+    cannot read it. None of a database in memory, which no other process can write.
     """
+    if is_in_memory(connections[alias]):
+        return []
     wanted = [(model, asked, model._meta.db_table) for model, asked in _wanted(alias)]  # noqa: SLF001
     names = _names_there(alias, [name for _, _, name in wanted])
     url = url_of(alias) if wanted else ""
@@ -82,6 +87,39 @@ def tables_of(alias: str) -> list[Table]:
         found = protections.get(names[name] or "")
         tables.append(Table(model, name, names[name], asked, found, mark.lock if mark else None))
     return tables
+
+
+def has_requests(alias: str) -> bool:
+    """Return whether a model of this database requests protection."""
+    return any(True for _ in _wanted(alias))
+
+
+def guards_bound_to(alias: str, lock: str) -> list[fencelock.Guard]:
+    """Return a guard for each requested resource of the database that is protected there under this lock."""
+    resources = {table.asked.resource for table in tables_of(alias) if table.found and table.bound_to == lock}
+    return [fencelock.guard(url_of(alias), resource=resource, lock=lock) for resource in sorted(resources)]
+
+
+def protect_tables(alias: str, mode: str, tables: Iterable[Table]) -> Iterator[tuple[ProtectionRequest, list[Table]]]:
+    """Protect these tables as they request it; yield the tables of each resource when it is done."""
+    together: dict[ProtectionRequest, list[Table]] = {}
+    for table in tables:
+        together.setdefault(table.asked, []).append(table)
+    for asked, those in together.items():
+        guard = fencelock.guard(url_of(alias), resource=asked.resource, lock=asked.lock)
+        names = [name_for_guard(connections[alias], table.name) for table in those]
+        is_switch = mode == ENFORCE and any(table.found is not None for table in those)
+        guard.protect(*names, mode=mode, source=source() if is_switch else None)
+        yield asked, those
+
+
+def unprotect_all(alias: str, reason: str) -> tuple[Protection, ...]:
+    """Unprotect every protected table of the database; return what it had."""
+    url = url_of(alias)
+    marks, protections = _seen(url)
+    for resource in dict.fromkeys(one.resource for one in protections.values()):
+        fencelock.guard(url, resource=resource, lock=marks[resource].lock).unprotect(reason=reason)
+    return tuple(protections.values())
 
 
 def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:

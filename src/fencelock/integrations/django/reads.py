@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary
 
 from django.db.models.signals import post_save, pre_save
 
-from fencelock._flows.tenure import Tenure
+from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import GuardError
 from fencelock.integrations.django.requests import resources_of
 from fencelock.integrations.django.settings import CHECK_READS, SETTING, read
-from fencelock.integrations.fencing import Fencing
 
 Moment = tuple[str, int]
 """A process, and the nanoseconds of its monotonic clock. A pickled instance may come from another process, or from
@@ -44,14 +43,13 @@ _BLOCKS = _BlocksOfThread()
 
 
 # --- what a tenure has sealed, and when -------------------------------------------------------------------------------
-def seal_noting(fencing: Fencing) -> Mapping[str, int]:
-    """Seal what this tenure has not sealed; return when it sealed each resource, 0 if a guard did that before."""
-    tenure = fencing.tenure
+def seal_noting(scope: Scope, tenure: Tenure, seal: Callable[[], None]) -> Mapping[str, int]:
+    """Call `seal`; return when the tenure sealed each resource, 0 if a guard did that before the first block."""
     sealed_before = set(tenure.sealed)
-    fencing.seal()
+    seal()
     now = time.monotonic_ns()
     known = _sealed_at.setdefault(tenure, {})
-    return {key[1]: known.setdefault(key, 0 if key in sealed_before else now) for key in fencing.scope.keys}
+    return {key[1]: known.setdefault(key, 0 if key in sealed_before else now) for key in scope.keys}
 
 
 @contextmanager

@@ -29,15 +29,31 @@ def url_of(alias: str) -> str:
     return build_url(connection)
 
 
-def _sqlite(connection: Any) -> str:
-    alias = connection.alias
-    name = str(connection.settings_dict["NAME"])
-    if connection.is_in_memory_db() or name.startswith("file:"):
+def is_in_memory(connection: Any) -> bool:
+    """Return whether the database is in the memory of this process, where no other process can write it."""
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
+
+
+def check_on_disk(alias: str) -> None:
+    """Raise ConfigError if the database is one of SQLite's, and no file."""
+    connection = connections[alias]
+    is_uri = connection.vendor == "sqlite" and str(connection.settings_dict["NAME"]).startswith("file:")
+    if is_in_memory(connection) or is_uri:
         raise ConfigError(
             f"database {alias!r} is not a file on disk that other processes can open by its path: name a file (for "
             f"tests in DATABASES['{alias}']['TEST']['NAME']), or give the guard's URL in {SETTING}['{GUARDS}']"
         )
-    return f"sqlite:///{os.path.abspath(name)}"
+
+
+def transaction_of(connection: Any) -> Any:
+    """Return the driver's connection if a transaction is open on it in which DDL can be undone, else None."""
+    is_inside = connection.in_atomic_block and connection.features.can_rollback_ddl
+    return connection.connection if is_inside else None
+
+
+def _sqlite(connection: Any) -> str:
+    check_on_disk(connection.alias)
+    return f"sqlite:///{os.path.abspath(connection.settings_dict['NAME'])}"
 
 
 def _postgres(connection: Any) -> str:

@@ -4,20 +4,14 @@ Promise: safe to repeat. Never: removes protection.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, connections
 
-import fencelock
 from fencelock.errors import FencelockError
-from fencelock.integrations.django.protecting import Table, tables_of
-from fencelock.integrations.django.settings import source
-from fencelock.integrations.django.urls import name_for_guard, url_of
+from fencelock.integrations.django.management.options import add_database
+from fencelock.integrations.django.protecting import Table, protect_tables, tables_of
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
-
-if TYPE_CHECKING:
-    from fencelock.integrations.django.requests import ProtectionRequest
 
 
 class Command(BaseCommand):
@@ -28,12 +22,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
-        parser.add_argument(
-            "--database",
-            choices=tuple(connections),
-            default=DEFAULT_DB_ALIAS,
-            help='The database.  [default: "default"]',
-        )
+        add_database(parser)
         parser.add_argument(
             "--mode", choices=(ENFORCE, OBSERVE), default=ENFORCE, help="Refuse writes without a token, or count them."
         )
@@ -59,13 +48,6 @@ class Command(BaseCommand):
             raise CommandError("; ".join(message))
 
     def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
-        together: dict[ProtectionRequest, list[Table]] = {}
-        for table in missing:
-            together.setdefault(table.asked, []).append(table)
-        for asked, tables in together.items():
-            guard = fencelock.guard(url_of(alias), resource=asked.resource, lock=asked.lock)
-            names = [name_for_guard(connections[alias], table.name) for table in tables]
-            is_switch = mode == ENFORCE and any(table.found is not None for table in tables)
-            guard.protect(*names, mode=mode, source=source() if is_switch else None)
+        for asked, tables in protect_tables(alias, mode, missing):
             listed = ", ".join(table.name for table in tables)
             self.stdout.write(f"resource {asked.resource} (lock {asked.lock}): {listed}: {mode}")
