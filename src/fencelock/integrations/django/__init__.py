@@ -20,7 +20,8 @@ except ImportError as error:
     ) from error
 
 from fencelock.integrations.django.blocks import DjangoFenced, fenced
+from fencelock.integrations.django.operations import ProtectTable, UnprotectTable
 from fencelock.integrations.django.protecting import protected
 from fencelock.integrations.django.settings import lock, source
 
-__all__ = ["DjangoFenced", "fenced", "lock", "protected", "source"]
+__all__ = ["DjangoFenced", "ProtectTable", "UnprotectTable", "fenced", "lock", "protected", "source"]

@@ -27,10 +27,11 @@ class FencelockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks and the signals, and react when a test overrides the setting."""
-        from fencelock.integrations.django import checks, reads
+        from fencelock.integrations.django import checks, reads, rebuilding
 
         checks.register_checks()
         reads.connect_signals()
+        rebuilding.connect_signals()
         setting_changed.connect(self._forget)
 
     def source(self) -> fencelock.Source:
