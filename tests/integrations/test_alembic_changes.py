@@ -46,17 +46,17 @@ def columns(guarded: GuardedDatabase, table: str = "reports") -> int:
     return len(row)
 
 
-@pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_batch_mode_keeps_a_table_protected(empty_file: GuardedDatabase, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "table"), [("enforce", "reports"), ("observe", "reports"), ("enforce", "Reports")])
+def test_batch_mode_keeps_a_table_protected(empty_file: GuardedDatabase, tmp_path: Path, mode: str, table: str) -> None:
     empty_file.rows("CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))")
     empty_file.rows("INSERT INTO reports VALUES (1, 'first')")
     empty_file.guard().protect(RESOURCE, mode=mode)
     project = Project(tmp_path, empty_file)
-    project.migration(REBUILD.format("reports"))
+    project.migration(REBUILD.format(table))
     project.run("upgrade", "head")
     assert columns(empty_file) == 3
     (kept,) = fencelock.inspect_resources(empty_file.url).protections
-    assert kept == fencelock.Protection("reports", RESOURCE, mode)
+    assert kept == fencelock.Protection(table, RESOURCE, mode)
 
 
 def test_batch_mode_keeps_what_the_same_migration_protects(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
