@@ -267,7 +267,8 @@ ABOUT_WRITERS = ("rights", "grant", "revoke", "unpoison", "keys", "sequencer")
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "locks", "show", "break", "purge", "install", "uninstall", "epoch", "doctor", *ABOUT_WRITERS]
+    "command",
+    ["run", "lead", "locks", "show", "break", "purge", "install", "uninstall", "epoch", "doctor", *ABOUT_WRITERS],
 )
 def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     done = program.inside(command, "--help")
@@ -276,7 +277,7 @@ def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("command", ["run", "break", "doctor"])
+@pytest.mark.parametrize("command", ["run", "lead", "break", "doctor"])
 def test_help_says_that_guard_may_be_repeated(program: Program, command: str) -> None:
     done = program.inside(command, "--help")
     assert "May be repeated." in " ".join(done.stdout.split())
@@ -286,7 +287,7 @@ def test_help_lists_every_command(program: Program) -> None:
     done = program.inside("--help")
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
-        *("run", "locks", "show", "break", "purge", "install", "uninstall", "epoch"),
+        *("run", "lead", "locks", "show", "break", "purge", "install", "uninstall", "epoch"),
         *("protect", "unprotect", "rebind", "marks"),
         *(*ABOUT_WRITERS, "doctor"),
         *LAB_COMMANDS,

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from fencelock._api.lease import BaseLease, Lease
-from fencelock._api.repeatable import is_repeatable
+from fencelock._api.repeatable import is_repeatable, may_campaign_again
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import STOP_CHECK_MS, IsStopped
-from fencelock.errors import ConfigError, LeaseError, OutcomeUnknownError
+from fencelock.errors import ConfigError, LeaseError
 from fencelock.hooks import Event, Hooks, emit
 
 FIRST_PAUSE_S = 0.5
@@ -99,8 +99,7 @@ class LeaderLoop:
 
     def goes_on_without(self, error: Exception) -> bool:
         """Return whether to campaign again although this one failed, before there was a lease."""
-        # The claim is abandoned, and nothing was done under it.
-        if not (is_repeatable(error, self._retry_on) or isinstance(error, OutcomeUnknownError)):
+        if not may_campaign_again(error, self._retry_on):
             return False
         self._retry(error, None, 0.0)
         return True

@@ -10,6 +10,7 @@ from fencelock.errors import (
     LeaseExpiredError,
     LeaseLostError,
     LeaseReleasedError,
+    OutcomeUnknownError,
     SourceUnavailableError,
     StaleTokenError,
 )
@@ -40,3 +41,11 @@ def is_repeatable(error: BaseException, also: tuple[type[Exception], ...] = ()) 
         or is_from_lost_block(error)
         or any(isinstance(note, RepeatableNote) for note in notes)
     )
+
+
+def may_campaign_again(error: BaseException, also: tuple[type[Exception], ...] = ()) -> bool:
+    """Return whether a campaign that failed with this, before there was a lease, may be repeated.
+
+    After an unknown outcome, too: its claim is abandoned, and nothing was done under it.
+    """
+    return is_repeatable(error, also) or isinstance(error, OutcomeUnknownError)

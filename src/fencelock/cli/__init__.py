@@ -12,6 +12,8 @@ from contextlib import suppress
 
 from fencelock.cli import streams
 
+AGAIN = -1
+"""What a command returns to be begun anew, as a process without threads, connections and leases."""
 _BUG = 70
 _UNAVAILABLE = 69
 
@@ -25,7 +27,11 @@ def main() -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        os._exit(code)
+        try:
+            if code == AGAIN:
+                os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        finally:
+            os._exit(_BUG if code == AGAIN else code)
 
     # Registered first, so that it runs last, after the library's own exit handlers.
     atexit.register(leave)

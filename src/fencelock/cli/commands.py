@@ -14,6 +14,7 @@ from fencelock.cli import errors, extensions
 
 _MODULES = {
     "run": "fencelock.cli.run",
+    "lead": "fencelock.cli.lead",
     "locks": "fencelock.cli.locks",
     "show": "fencelock.cli.locks",
     "break": "fencelock.cli.breaking",

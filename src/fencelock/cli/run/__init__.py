@@ -34,10 +34,7 @@ class RunCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "-- CMD [ARG]..."]
 
 
-@click.command(cls=RunCommand)
-@click.argument("name")
-@source_option
-@click.option(
+ttl_option = click.option(
     "--ttl",
     metavar="S",
     type=float,
@@ -45,17 +42,25 @@ class RunCommand(click.Command):
     show_default=True,
     help="Length of the lease in seconds; it is renewed while CMD runs.",
 )
-@click.option("--wait", metavar="S", type=float, help="Wait at most S seconds for the lock.  [default: without limit]")
-@click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if the lock is held.")
-@click.option(
+grace_option = click.option(
     "--grace",
     metavar="S",
     type=float,
     help="Seconds between SIGTERM and SIGKILL when the lease ends. SIGKILL is sent at the lease's deadline at the"
     " latest, and SIGTERM this long before it.  [default: a sixth of the ttl, at most 10; maximum: a third]",
 )
+holder_option = click.option("--holder", metavar="TEXT", help="The holder's name in listings.  [default: host:pid:CMD]")
+
+
+@click.command(cls=RunCommand)
+@click.argument("name")
+@source_option
+@ttl_option
+@click.option("--wait", metavar="S", type=float, help="Wait at most S seconds for the lock.  [default: without limit]")
+@click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if the lock is held.")
+@grace_option
 @guard_option("At the end, close the resources of this URL that are bound to NAME, so that they refuse CMD's token.")
-@click.option("--holder", metavar="TEXT", help="The holder's name in listings.  [default: host:pid:CMD]")
+@holder_option
 def run(**given: Any) -> int:
     """Hold the lock NAME while CMD runs.
 

@@ -27,6 +27,9 @@ class RunOptions(NamedTuple):
     grace_ms: int
     guards: tuple[str, ...]
     holder: str
+    leads: bool = False
+    """Whether another campaign follows a loss, and CMD has the grace to end after SIGTERM or SIGINT."""
+    pause_s: float = 0.0
 
     @classmethod
     def checked(  # noqa: PLR0913

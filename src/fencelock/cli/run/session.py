@@ -15,9 +15,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import fencelock
+from fencelock._api.repeatable import may_campaign_again
+from fencelock.cli import AGAIN
 from fencelock.cli.errors import LEASE_LOST, SIGNALLED, UNAVAILABLE, complain
 from fencelock.cli.run import events as event_codes
 from fencelock.cli.run.command import Command
@@ -33,19 +36,26 @@ _SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 
 
 def hold_and_run(options: RunOptions) -> int:
-    """Run CMD under the lock and return the exit code."""
+    """Run CMD under the lock and return the exit code; AGAIN if it leads and its lease was lost, or not to be had."""
     command = Command(options.words)
     events = Events()
     watchdog = Watchdog(command.pid, events=events.writer, grace_ms=options.grace_ms)
     signals = Signals(events, children=(command.pid, watchdog.pid))
-    supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=options.grace_ms)
+    grace_ms, leads = options.grace_ms, options.leads
+    supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=grace_ms, is_bounded=leads)
+    session = RunSession(options, supervisor, watchdog, events, signals)
     try:
-        return RunSession(options, supervisor, watchdog, events, signals).run()
-    except BaseException:
+        code = session.run()
+    except BaseException as error:
         # A client's callback may have turned InterruptedWait into another exception: the signal is still the cause.
-        if signals.interrupted_by is None:
+        if signals.interrupted_by is not None:
+            return SIGNALLED + signals.interrupted_by
+        if not (leads and may_campaign_again(error) and signals.may_begin_anew()):
             raise
-        return SIGNALLED + signals.interrupted_by
+        complain(str(error))
+        return AGAIN
+    else:
+        return AGAIN if leads and session.is_lost and signals.may_begin_anew() else code
     finally:
         command.signal(signal.SIGKILL)  # Does nothing once CMD was reaped.
 
@@ -62,6 +72,7 @@ class RunSession:
         self._events = events
         self._signals = signals
         self._lease: fencelock.Lease | None = None
+        self.is_lost = False
         self._loss = "it could not be renewed in time"
 
     def run(self) -> int:
@@ -74,10 +85,10 @@ class RunSession:
             code = self._run_under(lease)
             is_closed = self._close_guards(lease)
             # A lease that ended while CMD was finishing may show only in the source's answer to the release.
-            is_lost = not lease.release() or self._supervisor.is_lost
-            if is_lost:
+            self.is_lost = not lease.release() or self._supervisor.is_lost
+            if self.is_lost:
                 complain(f"lock {lease.lock!r}: the lease was lost ({self._why_lost(lease)}); CMD ended with {code}")
-        return LEASE_LOST if is_lost else code or (0 if is_closed else UNAVAILABLE)
+        return LEASE_LOST if self.is_lost else code or (0 if is_closed else UNAVAILABLE)
 
     def _acquire(self, source: fencelock.Source) -> fencelock.Lease:
         options = self._options
@@ -85,6 +96,7 @@ class RunSession:
             options.name, ttl=options.ttl, timeout=options.wait, on_lost=self._on_lost, holder=options.holder
         )
         with self._signals.interrupting():
+            time.sleep(options.pause_s)
             lease = lock.acquire(blocking=options.wait != 0)
         if lease is None:
             raise fencelock.AcquireTimeoutError(_not_obtained_text(source, options))

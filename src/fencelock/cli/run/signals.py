@@ -28,6 +28,9 @@ FORWARDED = (
     signal.SIGUSR2,
 )
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Those that tell CMD to end."""
+
 _INIT = 1
 """The process that inherits every orphan of its container, and has to reap it."""
 
@@ -45,6 +48,8 @@ class Signals:
         self._children = children
         self.interrupted_by: int | None = None
         """The signal that arrived before CMD was running."""
+        self.is_told_to_end = False
+        """Whether a signal has told CMD to end."""
         self._is_forwarding = False
         self._may_raise = False
         self._is_waiting = False
@@ -59,6 +64,7 @@ class Signals:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         """End the wait for the lock. Once CMD runs, it suffices that Python writes the signal into the events."""
+        self.is_told_to_end = self.is_told_to_end or number in ENDING
         if self._is_forwarding or number not in FORWARDED:
             return
         self.interrupted_by = number
@@ -117,6 +123,11 @@ class Signals:
         self._check()
         self.watch_stops()
 
+    def may_begin_anew(self) -> bool:
+        """Return whether no signal has told this process to end; from now on, one ends it at once."""
+        _set_unless_ignored(FORWARDED, _end_at_once)
+        return not self.is_told_to_end
+
     def watch_stops(self) -> None:
         """Turn Ctrl-Z into an event."""
         _set_unless_ignored((signal.SIGTSTP,), self._handle)
@@ -128,6 +139,10 @@ class Signals:
     def _check(self) -> None:
         if self.interrupted_by is not None:
             raise InterruptedWait
+
+
+def _end_at_once(number: int, _frame: FrameType | None) -> None:
+    os._exit(SIGNALLED + number)
 
 
 def _set_unless_ignored(numbers: Iterable[int], handler: Handler) -> None:

@@ -24,6 +24,7 @@ _STOP_CHECK_MS = 200
 """A process that still runs this long after it stopped itself cannot be stopped (an orphaned group)."""
 _WAKING = (signal.SIGTERM, signal.SIGHUP)
 """Signals after which a stopped CMD is continued, as a shell's `kill` does; otherwise it would keep the lock."""
+_BOUNDED = (signal.SIGTERM, signal.SIGINT)
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
@@ -31,7 +32,14 @@ class Supervisor:
     """One CMD, from its start until its whole group has ended."""
 
     def __init__(
-        self, command: Command, watchdog: Watchdog, *, events: Events, signals: Signals, grace_ms: int
+        self,
+        command: Command,
+        watchdog: Watchdog,
+        *,
+        events: Events,
+        signals: Signals,
+        grace_ms: int,
+        is_bounded: bool,
     ) -> None:
         self.is_lost = False
         """True if the lease ended, or was about to end, before the group did."""
@@ -40,6 +48,9 @@ class Supervisor:
         self._events = events
         self._signals = signals
         self._grace_ms = grace_ms
+        self._is_bounded = is_bounded
+        """Whether CMD is killed when it has not ended within the grace after a signal that told it to."""
+        self._kill_ms: int | None = None
         self._terminal = Terminal()
         self._gives_on_resume = False
         self._resume_ms: int | None = None
@@ -67,6 +78,9 @@ class Supervisor:
             self._take_events(self._sleep_ms())
             if _is_past(self._resume_ms):
                 self._resume()
+            if _is_past(self._kill_ms):
+                self._kill_ms = None
+                self._command.signal(signal.SIGKILL)
             if _is_past(self._give_up_ms):
                 break
         # After a freeze of this process, the watchdog may be gone: read its last events.
@@ -89,7 +103,7 @@ class Supervisor:
         return True
 
     def _sleep_ms(self) -> int | None:
-        moments = [ms for ms in (self._resume_ms, self._give_up_ms) if ms is not None]
+        moments = [ms for ms in (self._resume_ms, self._kill_ms, self._give_up_ms) if ms is not None]
         return max(0, min(moments) - boottime_ms()) if moments else None
 
     def _take_events(self, timeout_ms: int | None) -> None:
@@ -108,6 +122,8 @@ class Supervisor:
             self._command.signal(event)
             if event in _WAKING:
                 self._command.signal(signal.SIGCONT)
+            if self._is_bounded and event in _BOUNDED and self._kill_ms is None:
+                self._kill_ms = boottime_ms() + self._grace_ms
 
     def _expect_the_end(self) -> None:
         if self._give_up_ms is None:
