@@ -120,6 +120,24 @@ def test_the_printed_lists_keep_an_application_from_other_marks_and_from_the_sou
         source.raise_epoch(reason="a test")
 
 
+def test_a_node_is_made_with_its_list(limited: Limited, program: Program) -> None:
+    """Before any other list is set, nobody makes a mark, or an entry of the audit."""
+    base = fresh_base()
+    url = limited.server.url(f"{base}/data", user="operator", password="secret")
+    words = ("--resource", RESOURCE, "--lock", LOCK, "--roles", digest_of("app"), "--print-policy")
+    printed = program.inside("protect", url, *words).stdout
+    run_script("\n".join(line for line in printed.splitlines() if not line.startswith("setAcl")))
+    stranger = KazooClient(limited.server.address, auth_data=[("digest", "stranger:secret")])
+    stranger.start()
+    try:
+        for path in ("marks/salaries", f"marks/{RESOURCE}/child", "audit/1"):
+            with pytest.raises(NoAuthError):
+                stranger.create(f"{base}/data/.fencelock/{path}", b"forged")
+    finally:
+        stranger.stop()
+        stranger.close()
+
+
 def test_an_operator_of_limited_nodes_breaks_and_moves_marks(limited: Limited) -> None:
     with (
         fencelock.connect(limited.source_url("app")) as source,
