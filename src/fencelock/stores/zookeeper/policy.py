@@ -78,8 +78,8 @@ def _parents(base: str) -> Iterator[str]:
 
 
 def _node(path: str, acl: str, value: str = "") -> Iterator[str]:
-    # A node is made with its list, so that nobody else makes anything below it before. Of one that exists, `create` says
-    # so, and changes nothing.
+    # A node is made with its list, so that nobody makes anything below it before. Of one that exists, `create` says so,
+    # and changes nothing.
     data = f"'{value}'" if value else '""'
     yield f"create {path} {data} {acl}"
     yield f"setAcl {path} {acl}"
