@@ -116,7 +116,7 @@ def test_a_change_of_a_protected_table_begins_with_a_hold(guarded: GuardedDataba
     project = Project(tmp_path, guarded)
     project.models(BOTH.replace("String(40))", "String(40)), Column('remark', String(40))"))
     upgrade, downgrade = project.autogenerate().split("def downgrade() -> None:")
-    hold = f"op.fencelock_hold('reports', lock='{LOCK}')"
+    hold = f"op.fencelock_hold('{RESOURCE}')"
     for half, change in ((upgrade, "op.add_column('reports'"), (downgrade, "op.drop_column('reports'")):
         assert half.count("op.fencelock_hold(") == (guarded.kind != "mysql")
         assert guarded.kind == "mysql" or half.index(hold) < half.index(change)

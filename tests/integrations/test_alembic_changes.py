@@ -19,7 +19,7 @@ from tests.support.helpers import DEADLINE_S, wait_until
 pytestmark = pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index fencelock_")
 
 TERMS = f"resource='{RESOURCE}', lock='{LOCK}'"
-HOLD = f"op.fencelock_hold('{RESOURCE}', lock='{LOCK}')\n"
+HOLD = f"op.fencelock_hold('{RESOURCE}')\n"
 PROTECT = f"op.fencelock_protect('{{}}', {TERMS})\n"
 ADD = "op.add_column('reports', sa.Column('remark', sa.String(40)))\n"
 REBUILD = """

@@ -60,7 +60,7 @@ def _compare(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
             unprotect.append(_operation(UnprotectTableOp, key, found.tables[key]))
     upgrade.ops[:] = [*unprotect, *upgrade.ops, *protect]
     if (held := _touched(upgrade, found)) and store_of(context.connection).has_transactional_ddl:
-        first = [HoldResourceOp(resource, found.locks[resource]) for resource in held]
+        first = [HoldResourceOp(resource) for resource in held]
         upgrade.ops[:] = [*first, *upgrade.ops, *(one.reverse() for one in reversed(first))]
 
 
@@ -105,7 +105,7 @@ def _touched(upgrade: ops.UpgradeOps, found: Protections) -> list[str]:
 
 @renderers.dispatch_for(HoldResourceOp)
 def _render_hold(context: AutogenContext, op: HoldResourceOp) -> list[str]:
-    return [] if op.is_for_reverse else [f"{_prefix(context)}fencelock_hold({op.resource!r}, lock={op.lock!r})"]
+    return [] if op.is_for_reverse else [f"{_prefix(context)}fencelock_hold({op.resource!r})"]
 
 
 @renderers.dispatch_for(TableOp)

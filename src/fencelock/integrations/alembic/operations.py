@@ -22,54 +22,51 @@ from fencelock.model import check_lock_name, check_reason, check_resource_name, 
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow
 from fencelock.protocol.stores import SQLGuardStore
+from fencelock.protocol.table_requests import HoldMarks
 from fencelock.stores.registry import guard_store
 
 
-class ResourceOp(MigrateOperation):
-    """An operation on a resource, which is bound to a lock."""
-
-    name = ""
-
-    def __init__(self, resource: str, lock: str) -> None:
-        self.resource = check_resource_name(resource)
-        self.lock = check_lock_name(lock)
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what `alembic check` prints."""
-        return (self.name, self.resource, getattr(self, "table_name", None))
-
-
 @Operations.register_operation("fencelock_hold")
-class HoldResourceOp(ResourceOp):
+class HoldResourceOp(MigrateOperation):
     """Keeps guarded blocks of a resource out until the migration's transaction ends."""
 
-    name = "fencelock_hold"
-    is_for_reverse = False
-    """Whether it stands at the end of an upgrade, only to be at the beginning of the downgrade."""
+    def __init__(self, resource: str, *, is_for_reverse: bool = False) -> None:
+        self.resource = check_resource_name(resource)
+        self.is_for_reverse = is_for_reverse
+        """Whether it stands at the end of an upgrade, only to be at the beginning of the downgrade."""
 
     @classmethod
-    def fencelock_hold(cls, operations: Operations, resource: str, *, lock: str) -> None:
+    def fencelock_hold(cls, operations: Operations, resource: str) -> None:
         """Lock the resource's mark until the transaction ends, so that no guarded block is open meanwhile.
 
         A migration that alters protected tables begins with it: a guarded block locks the mark first and tables later,
         and in the reverse order the two would wait for each other. UnsupportedError on MySQL.
         """
-        operations.invoke(cls(resource, lock))
+        operations.invoke(cls(resource))
 
     def reverse(self) -> "HoldResourceOp":
         """Return the one for the other direction."""
-        other = HoldResourceOp(self.resource, self.lock)
-        other.is_for_reverse = not self.is_for_reverse
-        return other
+        return HoldResourceOp(self.resource, is_for_reverse=not self.is_for_reverse)
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what `alembic check` prints."""
+        return ("fencelock_hold", self.resource)
 
 
-class TableOp(ResourceOp):
-    """An operation on a table of a resource."""
+class TableOp(MigrateOperation):
+    """An operation on a table of a resource, which is bound to a lock."""
+
+    name = ""
 
     def __init__(self, table_name: str, resource: str, lock: str, schema: str | None = None) -> None:
-        super().__init__(resource, lock)
         self.table_name = str(table_name)
+        self.resource = check_resource_name(resource)
+        self.lock = check_lock_name(lock)
         self.schema = schema
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what `alembic check` prints."""
+        return (self.name, self.table_name, self.resource)
 
 
 @Operations.register_operation("fencelock_protect")
@@ -119,54 +116,49 @@ class UnprotectTableOp(TableOp):
 
 
 class MigrationGuard:
-    """The guard of an operation's resource, in the database that is migrated."""
+    """The guard of an operation's table, in the database that is migrated."""
 
-    def __init__(self, operations: Operations, operation: ResourceOp) -> None:
-        if operations.migration_context.as_sql:
-            raise UnsupportedError(
-                f"{operation.name} depends on what it finds in the database, so there is no SQL script of it (--sql): "
-                f"put `if not context.is_offline_mode():` before it (from alembic import context), and run `fencelock "
-                f"protect` after the script"
-            )
-        self.connection = operations.get_bind()
-        self.store = store_of(self.connection)
+    def __init__(self, operations: Operations, operation: TableOp) -> None:
+        self._connection = _online(operations, operation.name)
+        self.store = store_of(self._connection)
         self.scope = scope_of(self.store.url, operation.resource, None, operation.lock, independent=False)
+        self.tables = (self._name_of(operation),)
 
-    def name_of(self, operation: TableOp) -> str:
+    def _name_of(self, operation: TableOp) -> str:
         """Return the table's name as the guard expects it."""
-        if self.connection.dialect.name == "sqlite":
+        if self._connection.dialect.name == "sqlite":
             return operation.table_name
-        quote = self.connection.dialect.identifier_preparer.quote_identifier
+        quote = self._connection.dialect.identifier_preparer.quote_identifier
         return ".".join(quote(part) for part in (operation.schema, operation.table_name) if part)
 
     def run(self, within: GuardFlow[None], alone: GuardFlow[None]) -> None:
         """Run a flow inside Alembic's transaction, or alone where DDL commits."""
         if self.store.has_transactional_ddl:
-            run_generator(within, inside(self.connection))
+            run_generator(within, inside(self._connection))
         else:
             # The guard's DDL would wait for tables that this transaction has read.
-            self.connection.exec_driver_sql("COMMIT")
+            self._connection.exec_driver_sql("COMMIT")
             check_free(self.store.url)
             GuardCore(self.store, self.scope, NO_HOOKS).run(alone)
 
 
 @Operations.implementation_for(HoldResourceOp)
 def _hold(operations: Operations, operation: HoldResourceOp) -> None:
-    guard = MigrationGuard(operations, operation)
-    if not guard.store.has_transactional_ddl:
+    connection = _online(operations, "fencelock_hold")
+    if not store_of(connection).has_transactional_ddl:
         raise UnsupportedError(
             "fencelock_hold: each DDL statement commits on this database, and would end the hold: run the migration "
             "while you hold the lock instead"
         )
     # A guard that a later migration creates has no blocks yet.
-    if has_guard(guard.connection):
-        run_generator(admin.hold(guard.scope), inside(guard.connection))
+    if has_guard(connection):
+        inside(connection)(HoldMarks((operation.resource,)))
 
 
 @Operations.implementation_for(ProtectTableOp)
 def _protect(operations: Operations, operation: ProtectTableOp) -> None:
     guard = MigrationGuard(operations, operation)
-    asked = (guard.scope, (guard.name_of(operation),), ENFORCE, None, default_holder())
+    asked = (guard.scope, guard.tables, ENFORCE, None, default_holder())
     guard.store.install()
     guard.run(admin.protect_inside(*asked), admin.protect(*asked))
 
@@ -174,8 +166,18 @@ def _protect(operations: Operations, operation: ProtectTableOp) -> None:
 @Operations.implementation_for(UnprotectTableOp)
 def _unprotect(operations: Operations, operation: UnprotectTableOp) -> None:
     guard = MigrationGuard(operations, operation)
-    asked = (guard.scope, (guard.name_of(operation),), default_holder(), operation.reason)
+    asked = (guard.scope, guard.tables, default_holder(), operation.reason)
     guard.run(admin.unprotect_inside(*asked), admin.unprotect(*asked))
+
+
+def _online(operations: Operations, name: str) -> Connection:
+    if operations.migration_context.as_sql:
+        raise UnsupportedError(
+            f"{name} depends on what it finds in the database, so there is no SQL script of it (--sql): put `if not "
+            f"context.is_offline_mode():` before it (from alembic import context), and run `fencelock protect` after "
+            f"the script"
+        )
+    return operations.get_bind()
 
 
 def store_of(connection: Connection) -> SQLGuardStore:
