@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fencelock._api.leading import Term, Terms
     from fencelock._api.lease import Lease, Lost
     from fencelock._api.lock import Lock, RLock
+    from fencelock._api.once import Once
+    from fencelock._api.purging import purge_effects
     from fencelock._api.source import Source, connect
     from fencelock.errors import (
         AcquireTimeoutError,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         ForgedSequencerError,
         GuardError,
         ImplausibleTokenError,
+        KeyReusedError,
         LeaseError,
         LeaseExpiredError,
         LeaseInheritedError,
@@ -88,6 +91,7 @@ _HOMES = {
     "GuardedTransaction": _BLOCKS,
     "Hooks": _HOOKS,
     "ImplausibleTokenError": _ERRORS,
+    "KeyReusedError": _ERRORS,
     "Lease": "fencelock._api.lease",
     "LeaseCheck": _MODEL,
     "LeaseError": _ERRORS,
@@ -101,6 +105,7 @@ _HOMES = {
     "Mark": _MODEL,
     "MissingDependencyError": _ERRORS,
     "NotHeldError": _ERRORS,
+    "Once": "fencelock._api.once",
     "OutcomeUnknownError": _ERRORS,
     "Protection": _MODEL,
     "RLock": "fencelock._api.lock",
@@ -128,6 +133,7 @@ _HOMES = {
     "dispatch": "fencelock._api.dispatch",
     "guard": _GUARD,
     "inspect_resources": _GUARD,
+    "purge_effects": "fencelock._api.purging",
 }
 
 __all__ = [
@@ -148,6 +154,7 @@ __all__ = [
     "GuardedTransaction",
     "Hooks",
     "ImplausibleTokenError",
+    "KeyReusedError",
     "Lease",
     "LeaseCheck",
     "LeaseError",
@@ -161,6 +168,7 @@ __all__ = [
     "Mark",
     "MissingDependencyError",
     "NotHeldError",
+    "Once",
     "OutcomeUnknownError",
     "Protection",
     "RLock",
@@ -188,6 +196,7 @@ __all__ = [
     "dispatch",
     "guard",
     "inspect_resources",
+    "purge_effects",
 ]
 
 

@@ -10,6 +10,7 @@
     │     UnfencedWriteError · SealLostError · ImplausibleTokenError(.token .ceiling .resource)
     │     ForgedSequencerError · RightError · BlockLostError
     │     AlreadyDoneError(.result .token) · EffectInDoubtError(.token .holder .began_at)
+    │     KeyReusedError(.token .holder)
     ├─ SourceError
     │  ├─ SourceUnavailableError · OutcomeUnknownError · SchemaError · UnsupportedError
     │  └─ UnsafeSourceError
@@ -108,6 +109,15 @@ class AlreadyDoneError(GuardError):
         super().__init__(message)
         self.result = result
         self.token = token
+
+
+class KeyReusedError(GuardError):
+    """The key stands for another request, which the lease with `token` began: nothing of this one was done."""
+
+    def __init__(self, message: str, *, token: int, holder: str) -> None:
+        super().__init__(message)
+        self.token = token
+        self.holder = holder
 
 
 class EffectInDoubtError(GuardError):

@@ -351,7 +351,8 @@ class EffectsForgotten(PatientSession):
 
 class EffectsOfAllResources(PatientSession):
     def _read_effect(self, request):
-        return next((effect for (_, key), effect in self.inside.effects.items() if key == request.key), None)
+        state = self.work or self.target.state
+        return next((effect for (_, key), effect in state.effects.items() if key == request.key), None)
 
 
 class IntentsKeptForEver(PatientSession):
@@ -375,6 +376,43 @@ class EffectsUnderAnyToken(PatientSession):
 class EffectsOfAnybody(PatientSession):
     def _write_effect(self, request):
         self.inside.effects[request.resource, request.effect.key] = request.effect
+
+
+class BegunAgain(PatientSession):
+    """Replaces what is kept under a key."""
+
+    def _begin_effect(self, request):
+        self._write_effect(ask.WriteEffect(*request))
+
+
+class ToldToTheNewestAlone(PatientSession):
+    def _read_effect(self, request):
+        return super()._read_effect(request) if self.work and self.is_presented(request.resource) else None
+
+
+class RequestsNotCompared(PatientSession):
+    def _write_effect(self, request):
+        super()._write_effect(request._replace(effect=request.effect._replace(request_digest="")))
+
+
+class PurgedUnderTheMark(PatientSession):
+    def _purge_effects(self, request):
+        for place, effect in self.target.state.effects.items():
+            self.target.state.effects[place] = effect._replace(token=0)
+        return super()._purge_effects(request)
+
+
+class PurgedAtAnyAge(PatientSession):
+    def _purge_effects(self, request):
+        return super()._purge_effects(request._replace(older_than_ms=0))
+
+
+class DoubtsPurged(PatientSession):
+    def _purge_effects(self, request):
+        count = super()._purge_effects(request)
+        if count:
+            self.target.state.effects.clear()
+        return count
 
 
 BROKEN_GUARDS = (
@@ -432,6 +470,15 @@ BROKEN_GUARDS = (
     (NoWriterLock, "test_two_blocks_of_one_lease_do_not_both_begin"),
     (EffectsUnderAnyToken, "test_an_effect_is_kept_under_the_token_that_was_presented"),
     (EffectsOfAnybody, "test_an_effect_is_kept_under_the_token_that_was_presented"),
+    (BegunAgain, "test_a_key_is_begun_once"),
+    (BegunAgain, "test_a_key_is_committed_with_its_work"),
+    (EffectsForgotten, "test_a_key_is_begun_once"),
+    (EffectsKeptApartFromTheBlock, "test_a_key_is_committed_with_its_work"),
+    (ToldToTheNewestAlone, "test_a_stale_lease_is_told_what_was_done"),
+    (RequestsNotCompared, "test_a_key_of_another_request_is_refused"),
+    (PurgedUnderTheMark, "test_old_results_are_purged_and_no_others"),
+    (PurgedAtAnyAge, "test_old_results_are_purged_and_no_others"),
+    (DoubtsPurged, "test_old_results_are_purged_and_no_others"),
     (OneConnectionForAll, "test_a_kept_connection_writes_in_no_later_block"),
     (OneReplyBehind, "test_an_interrupted_block_leaves_the_next_one_in_order"),
 )

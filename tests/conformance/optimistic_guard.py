@@ -6,7 +6,8 @@ import threading
 from fencelock.errors import GuardError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec, StoredValue, encode_entry, encode_mark
+from fencelock.stores.quorum.effects import StoredValue
+from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec, encode_entry, encode_mark
 
 TARGETS = {}
 
@@ -80,14 +81,23 @@ class VersionedCodec(OptimisticGuardCodec):
     def _write_work(self, work):
         yield from self._swap(work.expected, work.writes)
 
+    def _effect_places(self):
+        return (yield lambda target: [key[1:] for key in target.values if key[0] == "effect"])
+
     def _read_effect_value(self, resource, key):
-        found = yield lambda target: target.read(("effect", resource, key))
-        self.work.expected["effect", resource, key] = found.version
-        return found
+        return (yield lambda target: target.read(("effect", resource, key)))
+
+    def _rely_on_effect(self, resource, key, stored):
+        self.work.expected["effect", resource, key] = stored.version
 
     def _keep_effect(self, resource, key, value, before):
         self.work.writes["effect", resource, key] = value
         yield from ()
+
+    def _delete_effect(self, resource, key, stored):
+        place = ("effect", resource, key)
+        changed = yield lambda target: target.swap({place: stored.version}, {place: None})
+        return changed is None
 
     def _swap(self, expected, writes):
         changed = yield lambda target: target.swap(expected, writes)

@@ -13,7 +13,7 @@ from tests.support.effects import KEY, Effects
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, ask, plain, url_of
 
 pytestmark = pytest.mark.reduced
-ROW = "INSERT INTO fencelock_effect VALUES ('reports', 'forged', 5, 'me', 'now', NULL)"
+ROW = "INSERT INTO fencelock_effect VALUES ('reports', 'forged', 5, 'me', 'now', NULL, '')"
 
 
 class TestEffects(Effects):
@@ -59,15 +59,6 @@ def test_g13_a_block_keeps_effects_of_its_own_resource_and_token_alone(file: Pat
             with pytest.raises(sqlite3.IntegrityError, match="only inside a guarded transaction"):
                 native.execute(f"UPDATE fencelock_effect SET {moved}")
     assert ask(file, "SELECT resource, key, token FROM fencelock_effect") == [(RESOURCE, "forged", 5)]
-
-
-def test_results_may_be_deleted_by_the_files_owner(file: Path, source: fencelock.Source) -> None:
-    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
-    with source.lock(LOCK) as lease, fencelock.dispatch(lease, guard, key=KEY, need=1):
-        pass
-    with plain(file) as client:
-        client.execute("DELETE FROM fencelock_effect WHERE result IS NOT NULL AND began_at < '2100-01-01'")
-    assert ask(file, "SELECT * FROM fencelock_effect") == []
 
 
 def test_a_dispatch_seals_with_an_event_and_its_refusal_has_one(file: Path, source: fencelock.Source) -> None:

@@ -23,7 +23,7 @@ class TestEffects(Effects):
 
 def write(sql: SqlDialect, native: Any, resource: str = "reports", key: str = "mail") -> None:
     """Keep an intent, as a client in any language does."""
-    run(native, f"{sql.call}write_effect(%s, %s, 'me', '', NULL)", resource, key)
+    run(native, f"{sql.call}begin_effect(%s, %s, 'me', '')", resource, key)
 
 
 def kept(guarded: Guarded) -> list[Any]:
@@ -40,7 +40,7 @@ def test_g13_a_client_that_has_presented_keeps_an_effect(guarded: Guarded) -> No
     assert kept(guarded) == [5]
 
 
-@pytest.mark.parametrize("function", ["write_effect(%s, %s, 'me', '', NULL)", "read_effect(%s, %s)"])
+@pytest.mark.parametrize("function", ["write_effect(%s, %s, 'me', NULL, '')", "begin_effect(%s, %s, 'me', '')"])
 def test_g13_who_has_presented_nothing_is_refused(guarded: Guarded, function: str) -> None:
     """Nor does a stale lease, a token for another resource, or one from the transaction before help."""
     guarded.sealed(5)
@@ -81,12 +81,3 @@ def test_g13_a_role_writes_the_table_by_the_functions_alone(guarded: Guarded) ->
                 with pytest.raises(sql.client_error, match="denied"):
                     run(native, statement)
     assert kept(guarded) == [5]
-
-
-def test_results_may_be_deleted_by_the_tables_owner(guarded: Guarded) -> None:
-    with guarded.guard().transaction(HandmadeLease(5)) as native:
-        run(native, f"{guarded.sql.call}write_effect('reports', 'old', 'me', '2026-01-01T00:00:00.000Z', 'done')")
-        run(native, f"{guarded.sql.call}write_effect('reports', 'new', 'me', '', 'done')")
-        run(native, f"{guarded.sql.call}write_effect('reports', 'begun', 'me', '2026-01-01T00:00:00.000Z', NULL)")
-    guarded.database.rows(f"DELETE FROM {table_of(guarded.sql)} WHERE result IS NOT NULL AND began_at < '2026-02-01'")
-    assert kept(guarded) == [5, 5]

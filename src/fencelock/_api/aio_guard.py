@@ -17,6 +17,7 @@ from fencelock._api.executors import executor_for
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once, once_of
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -89,7 +90,9 @@ class AsyncGuard(BaseGuard):
             credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: LeaseLike, *, idle: float | None = None) -> "AsyncGuardedTransaction":
+    def transaction(
+        self, lease: LeaseLike, *, once: str | Once | None = None, idle: float | None = None
+    ) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         As `fencelock.Guard.transaction`. PostgreSQL: a psycopg.AsyncConnection. SQLite: the connection is synchronous,
@@ -97,20 +100,22 @@ class AsyncGuard(BaseGuard):
         its CancelledError after the commit.
         """
         credential = credential_of(lease)
-        return AsyncGuardedTransaction(
-            self._core.scope.url, credential, self._executor.work(credential, IdleLimit(credential, idle))
-        )
+        once_only = once_of(once, self._core.scope)
+        work = self._executor.work(credential, IdleLimit(credential, idle), once_only)
+        return AsyncGuardedTransaction(self._core.scope.url, credential, work)
 
-    def check(self, lease: LeaseLike, *, connection: Any) -> "AsyncAdmission":
+    def check(self, lease: LeaseLike, *, connection: Any, once: str | Once | None = None) -> "AsyncAdmission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
 
         As `fencelock.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. SQLite: it
         runs in the loop's thread, where your connection is.
         """
-        return self._admission(lease, connection, may_raise=False)
+        return self._admission(lease, connection, once_of(once, self._core.scope), may_raise=False)
 
-    def _admission(self, lease: LeaseLike, native: Any, *, may_raise: bool) -> "AsyncAdmission":
-        return AsyncAdmission(self._executor, self._core, credential_of(lease), native, may_raise=may_raise)
+    def _admission(
+        self, lease: LeaseLike, native: Any, once: Once | None = None, *, may_raise: bool
+    ) -> "AsyncAdmission":
+        return AsyncAdmission(self._executor, self._core, credential_of(lease), native, once, may_raise=may_raise)
 
     async def close(self, lease: LeaseLike) -> None:
         """Make the lease's own token stale at every resource: its late tasks and children can no longer write."""

@@ -12,10 +12,10 @@ from fencelock._api.credentials import Credential
 from fencelock._api.executors import AsyncWork, Executor
 from fencelock._api.guard_core import GuardCore, OpenBlock, check_unused
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.guard import run_async
 from fencelock.errors import FencelockError
-from fencelock.protocol.guard_requests import Unpresent
 from fencelock.protocol.stores import AsyncGuardConnection
 
 
@@ -79,17 +79,26 @@ class AsyncAdmission(UncopyableBlock):
         "_limit",
         "_may_raise",
         "_native",
+        "_once",
         "_presented",
     )
 
     def __init__(
-        self, executor: Executor, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool
+        self,
+        executor: Executor,
+        core: GuardCore,
+        credential: Credential,
+        native: Any,
+        once: Once | None,
+        *,
+        may_raise: bool,
     ) -> None:
         self._executor = executor
         self._core = core
         self._credential = credential
         self._limit = IdleLimit(credential)
         self._native = native
+        self._once = once
         self._may_raise = may_raise
         self._connection: AsyncGuardConnection | None = None
         self._presented: tuple[str, ...] = ()
@@ -103,7 +112,8 @@ class AsyncAdmission(UncopyableBlock):
         connection = await self._admit()
         try:
             self._credential.enter_guarded(self._block)
-            self._presented = await run_async(self._core.present_flow(self._credential, self._limit), connection)
+            flow = self._core.present_flow(self._credential, self._limit, self._once)
+            self._presented = (await run_async(flow, connection)).presented
         except BaseException:
             self._credential.leave_guarded(self._block)
             raise
@@ -120,7 +130,7 @@ class AsyncAdmission(UncopyableBlock):
 
     async def _unpresent(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:
-            await connection.perform(Unpresent(self._presented))
+            await run_async(self._core.withdraw_flow(self._credential, self._presented, self._once), connection)
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:
@@ -138,7 +148,7 @@ class AsyncAdmission(UncopyableBlock):
             credential.check_valid()
             connection = self._executor.caller_connection(self._native)
             with core.emitting_refusals(credential):
-                sealed = await run_async(core.check_flow(credential, may_raise=self._may_raise), connection)
+                sealed = await run_async(core.check_flow(credential, self._once, may_raise=self._may_raise), connection)
             core.emit_sealed(credential, sealed)
             self._connection = connection
         return self._connection

@@ -11,12 +11,13 @@ from typing import Self, TypeVar
 from fencelock._api.guard import BaseGuard, Guard, core_of
 from fencelock._api.guard_core import check_free
 from fencelock._api.lease import BaseLease, Lease
+from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock
-from fencelock._flows.dispatching import Begun, begin_effect, end_effect
+from fencelock._flows.effects import Begun, begin_effect, end_effect
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import ConfigError, LeaseExpiredError, LeaseLostError
-from fencelock.model import LeaseCheck, Sequencer, check_name, default_holder
-from fencelock.protocol.guard_requests import MAX_KEY_BYTES, MAX_RESULT_BYTES, Effect, GuardFlow
+from fencelock.model import LeaseCheck, Sequencer
+from fencelock.protocol.guard_requests import GuardFlow
 
 Result = TypeVar("Result")
 
@@ -27,29 +28,30 @@ class BaseDispatch(UncopyableBlock):
     def __init__(self, lease: BaseLease, guard: BaseGuard, key: str, need: float, may_repeat: bool) -> None:
         if not isinstance(lease, BaseLease):
             raise ConfigError(f"dispatch takes a lease, as lock.acquire() returns, not {type(lease).__name__}")
-        check_name(key, what="key", limit_bytes=MAX_KEY_BYTES)
+        self._once = Once(key)
         seconds: object = need  # From untyped code it may be anything; `not … >= 0` is true of NaN.
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise ConfigError(f"need is the seconds that the effect takes at most, 0 or more; not {need!r}")
         self._core = core_of(guard)
         if len(guard.resources) != 1:
             raise ConfigError(f"the intent belongs to one resource, and this guard has {len(guard.resources)}")
-        self.key = key
-        self._result = ""
         self._lease = lease
         self._need = need
         self._may_repeat = may_repeat
 
     @property
+    def key(self) -> str:
+        """The key that stands for the effect."""
+        return self._once.key
+
+    @property
     def result(self) -> str:
         """What to keep of the effect, set inside the block: at most 4096 bytes of UTF-8, or ConfigError."""
-        return self._result
+        return self._once.result
 
     @result.setter
     def result(self, result: str) -> None:
-        if result != "":
-            check_name(result, what="result", limit_bytes=MAX_RESULT_BYTES)
-        self._result = result
+        self._once.result = result
 
     def _check(self, found: LeaseCheck) -> None:
         if not found.is_current:
@@ -79,21 +81,18 @@ class BaseDispatch(UncopyableBlock):
 
     # --- the flows ----------------------------------------------------------------------------------------------------
     def _begin(self) -> GuardFlow[Begun]:
-        return begin_effect(*self._tenure(), self._effect(None), may_repeat=self._may_repeat)
+        return begin_effect(*self._tenure(), self._once.intent(self._lease.sequencer), may_repeat=self._may_repeat)
 
     def _end(self) -> GuardFlow[None]:
         """Record the result. The mark alone judges: a lease that has ended without a successor may still do it."""
-        return end_effect(*self._tenure(), self._effect(self._result))
+        return end_effect(*self._tenure(), self._once.done(self._lease.sequencer))
 
     def _take_back(self) -> GuardFlow[None]:
-        return end_effect(*self._tenure(), self._effect(None)._replace(holder=""))
+        return end_effect(*self._tenure(), self._once.intent(self._lease.sequencer)._replace(holder=""))
 
     def _tenure(self) -> tuple[Scope, Sequencer, Tenure, int | None]:
         lease = self._lease
         return self._core.scope, lease.sequencer, lease.tenure, int(lease.remaining() * 1000) or None
-
-    def _effect(self, result: str | None) -> Effect:
-        return Effect(self.key, self._lease.token, default_holder(), result=result)
 
 
 class Dispatch(BaseDispatch):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once
 from fencelock._drivers.aio import Threads
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
@@ -43,7 +44,7 @@ class Executor(Protocol):
     async def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
 
-    async def seal(self, credential: Credential) -> None:
+    async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
@@ -52,7 +53,7 @@ class Executor(Protocol):
     async def install(self) -> None:
         """Create the store's schema if it has none."""
 
-    def work(self, credential: Credential, limit: IdleLimit) -> AsyncWork:
+    def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> AsyncWork:
         """Return a guarded transaction that has not begun."""
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
@@ -79,10 +80,10 @@ class AsyncioExecutor:
         finally:
             connection.close()
 
-    async def seal(self, credential: Credential) -> None:
+    async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
         with self._core.emitting_refusals(credential):
-            sealed = await self.run(self._core.seal_flow(credential))
+            sealed = await self.run(self._core.seal_flow(credential, once))
         self._core.emit_sealed(credential, sealed)
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
@@ -99,9 +100,9 @@ class AsyncioExecutor:
         finally:
             threads.close()
 
-    def work(self, credential: Credential, limit: IdleLimit) -> "AsyncioWork":
+    def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "AsyncioWork":
         """Return a guarded transaction that has not begun."""
-        return AsyncioWork(self._core, self._store, credential, limit)
+        return AsyncioWork(self._core, self._store, credential, limit, once)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own."""
@@ -111,13 +112,16 @@ class AsyncioExecutor:
 class AsyncioWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_limit", "_presented", "_store")
+    __slots__ = ("_connection", "_core", "_credential", "_limit", "_once", "_presented", "_store")
 
-    def __init__(self, core: GuardCore, store: AsyncGuardStore, credential: Credential, limit: IdleLimit) -> None:
+    def __init__(
+        self, core: GuardCore, store: AsyncGuardStore, credential: Credential, limit: IdleLimit, once: Once | None
+    ) -> None:
         self._core = core
         self._store = store
         self._credential = credential
         self._limit = limit
+        self._once = once
         self._connection: AsyncGuardConnection | None = None
         self._presented: tuple[str, ...] = ()
 
@@ -127,7 +131,7 @@ class AsyncioWork:
         connection = self._store.connect_async()
         try:
             with core.emitting_refusals(credential):
-                opened = await run_async(core.open_flow(credential, self._limit), connection)
+                opened = await run_async(core.open_flow(credential, self._limit, self._once), connection)
         except BaseException:
             connection.close()
             raise
@@ -146,7 +150,8 @@ class AsyncioWork:
         try:
             if error is None:
                 with self._core.emitting_refusals(self._credential), self._limit.explaining():
-                    await run_async(self._core.finish_flow(self._credential, self._presented), connection)
+                    flow = self._core.finish_flow(self._credential, self._presented, self._once)
+                    await run_async(flow, connection)
                 return None
             await connection.rollback()
             mapped = connection.map_error(error)
@@ -168,9 +173,9 @@ class ThreadExecutor:
         """Run a flow on a connection of the guard's own."""
         return await self._beginnings.run(self._core.run, flow)
 
-    async def seal(self, credential: Credential) -> None:
+    async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
-        await self._beginnings.run(self._core.seal, credential)
+        await self._beginnings.run(self._core.seal, credential, once)
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -180,9 +185,9 @@ class ThreadExecutor:
         """Create the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
 
-    def work(self, credential: Credential, limit: IdleLimit) -> "ThreadWork":
+    def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "ThreadWork":
         """Return a guarded transaction that has not begun."""
-        return ThreadWork(GuardedWork(self._core, credential, limit), self._beginnings, self._ends)
+        return ThreadWork(GuardedWork(self._core, credential, limit, once), self._beginnings, self._ends)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own in the loop's thread, where that is."""

@@ -13,6 +13,7 @@ from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
 from fencelock._api.guard_core import GuardCore, check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once, once_of
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
     check_closable,
@@ -149,7 +150,9 @@ class Guard(BaseGuard):
             credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: LeaseLike, *, idle: float | None = None) -> "GuardedTransaction":
+    def transaction(
+        self, lease: LeaseLike, *, once: str | Once | None = None, idle: float | None = None
+    ) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         `with guard.transaction(lease) as connection:` yields the client's own connection. The block must not end the
@@ -160,22 +163,30 @@ class Guard(BaseGuard):
         the block, and nobody else can write to the file while it is open. etcd and ZooKeeper: the block gets what reads
         at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised too.
 
+        `once` is a key, or a Once with a result: the block is committed once for this key of the guard's one resource.
+        Entering raises AlreadyDoneError if it was done, by any lease, and also if this one is stale by now; another
+        request under the key is KeyReusedError. EffectInDoubtError if a block that committed a part of its work by
+        itself, or a `dispatch`, has recorded no result.
+
         PostgreSQL and MySQL end a block that sends nothing for as long as the lease had left when it began, also if the
         lease was renewed since: BlockLostError. `idle` is another limit in seconds, 600 at most. What it costs: if this
         process freezes inside the block, a successor waits that long, instead of the lease's time left, before it can
         seal. Other stores have no such limit, and ignore it.
         """
         credential = credential_of(lease)
-        return GuardedTransaction(self._core, credential, IdleLimit(credential, idle))
+        once_only = once_of(once, self._core.scope)
+        return GuardedTransaction(self._core, credential, IdleLimit(credential, idle), once_only)
 
-    def check(self, lease: LeaseLike, *, connection: Any) -> "Admission":
+    def check(self, lease: LeaseLike, *, connection: Any, once: str | Once | None = None) -> "Admission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
 
         Call `seal(lease)` before you begin that transaction. Where the store enforces the resource, write inside
         `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
         transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
+        `once` is as for `transaction`, and needs the block: after AlreadyDoneError roll your transaction back.
         """
-        return Admission(self._core, credential_of(lease), connection, may_raise=False)
+        once_only = once_of(once, self._core.scope)
+        return Admission(self._core, credential_of(lease), connection, once_only, may_raise=False)
 
     def close(self, lease: LeaseLike) -> None:
         """Make the lease's own token stale at every resource: its late threads and children can no longer write.

@@ -10,10 +10,10 @@ from typing import Any
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.guard import run
 from fencelock.errors import FencelockError
-from fencelock.protocol.guard_requests import Unpresent
 
 
 class GuardedTransaction(UncopyableBlock):
@@ -26,9 +26,9 @@ class GuardedTransaction(UncopyableBlock):
     # Whatever stayed would bar every later block of this thread.
     __slots__ = ("_block", "_credential", "_open_block", "_work")
 
-    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit) -> None:
+    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit, once: Once | None) -> None:
         self._credential = credential
-        self._work = GuardedWork(core, credential, limit)
+        self._work = GuardedWork(core, credential, limit, once)
         self._block = object()
         self._open_block = OpenBlock(core.scope.url)
 
@@ -71,24 +71,28 @@ class GuardedTransaction(UncopyableBlock):
 class Admission(UncopyableBlock):
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_credential", "_limit", "_presented")
+    __slots__ = ("_block", "_connection", "_core", "_credential", "_limit", "_once", "_presented")
 
-    def __init__(self, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool) -> None:
+    def __init__(
+        self, core: GuardCore, credential: Credential, native: Any, once: Once | None = None, *, may_raise: bool
+    ) -> None:
         """Check the marks in the transaction of the caller's connection; raise them there if that is allowed."""
         credential.check_valid()
         self._core = core
         self._credential = credential
         self._limit = IdleLimit(credential)
+        self._once = once
         self._connection = core.store.caller_connection(native)
         self._presented: tuple[str, ...] = ()
         self._block = object()
-        core.check(credential, self._connection, may_raise=may_raise)
+        core.check(credential, self._connection, once, may_raise=may_raise)
 
     def __enter__(self) -> None:
         credential = self._credential
         try:
             credential.enter_guarded(self._block)
-            self._presented = run(self._core.present_flow(credential, self._limit), self._connection)
+            flow = self._core.present_flow(credential, self._limit, self._once)
+            self._presented = run(flow, self._connection).presented
         except BaseException:
             credential.leave_guarded(self._block)
             raise
@@ -105,7 +109,7 @@ class Admission(UncopyableBlock):
 
     def _unpresent(self, error: BaseException | None) -> None:
         try:
-            self._connection.perform(Unpresent(self._presented))
+            run(self._core.withdraw_flow(self._credential, self._presented, self._once), self._connection)
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:

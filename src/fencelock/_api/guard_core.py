@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from fencelock._api.credentials import Credential
 from fencelock._api.idle_limit import IdleLimit, left_ms
+from fencelock._api.once import Once
 from fencelock._drivers.guard import run
-from fencelock._flows import admin, guarding
+from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError, UnsupportedError
@@ -116,16 +117,16 @@ class GuardCore:
         """Return whether this tenure is known to have sealed every resource."""
         return credential.sequencer.lock == self.scope.lock and credential.tenure.sealed.issuperset(self.scope.keys)
 
-    def seal(self, credential: Credential) -> None:
+    def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
         with self.emitting_refusals(credential):
-            sealed = self.run(self.seal_flow(credential))
+            sealed = self.run(self.seal_flow(credential, once))
         self.emit_sealed(credential, sealed)
 
-    def check(self, credential: Credential, connection: GuardConnection, *, may_raise: bool) -> None:
+    def check(self, credential: Credential, connection: GuardConnection, once: Once | None, *, may_raise: bool) -> None:
         """Check the marks inside the caller's transaction, or raise them there."""
         with self.emitting_refusals(credential):
-            sealed = run(self.check_flow(credential, may_raise=may_raise), connection)
+            sealed = run(self.check_flow(credential, once, may_raise=may_raise), connection)
         self.emit_sealed(credential, sealed)
 
     def close(self, credential: Credential) -> None:
@@ -146,31 +147,49 @@ class GuardCore:
             found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
         return found
 
-    def seal_flow(self, credential: Credential) -> GuardFlow[Sealed]:
+    def seal_flow(self, credential: Credential, once: Once | None = None) -> GuardFlow[Sealed]:
         """Seal every resource."""
-        return guarding.seal(self.scope, credential.sequencer, credential.tenure)
+        flow = guarding.seal(self.scope, credential.sequencer, credential.tenure)
+        return self._told_if_done(flow, credential, once)
 
-    def open_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[Opened]:
+    def open_flow(self, credential: Credential, limit: IdleLimit, once: Once | None) -> GuardFlow[Opened]:
         """Begin a guarded transaction."""
-        return guarding.open_transaction(self.scope, credential.sequencer, credential.tenure, limit.begin())
+        tenure = (self.scope, credential.sequencer, credential.tenure, limit.begin())
+        if once is None:
+            return guarding.open_transaction(*tenure)
+        flow = effects.open_once(*tenure, once.intent(credential.sequencer))
+        return self._told_if_done(flow, credential, once)
 
-    def finish_flow(self, credential: Credential, presented: tuple[str, ...]) -> GuardFlow[None]:
+    def finish_flow(self, credential: Credential, presented: tuple[str, ...], once: Once | None) -> GuardFlow[None]:
         """Commit a guarded transaction."""
-        return guarding.finish(self.scope, credential.sequencer, credential.tenure, presented)
+        block = (self.scope, credential.sequencer, credential.tenure, presented)
+        return guarding.finish(*block) if once is None else effects.finish_once(*block, once.done(credential.sequencer))
 
-    def check_flow(self, credential: Credential, *, may_raise: bool) -> GuardFlow[Sealed]:
+    def check_flow(self, credential: Credential, once: Once | None, *, may_raise: bool) -> GuardFlow[Sealed]:
         """Check the marks inside the caller's transaction."""
-        return guarding.check(
+        flow = guarding.check(
             self.scope, credential.sequencer, credential.tenure, left_ms(credential), may_raise=may_raise
         )
+        return self._told_if_done(flow, credential, once)
 
-    def present_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[tuple[str, ...]]:
-        """Admit the caller's writes; return the resources to which the lease was presented."""
-        return guarding.present(self.scope, credential.sequencer, credential.tenure, limit.begin())
+    def present_flow(self, credential: Credential, limit: IdleLimit, once: Once | None) -> GuardFlow[Opened]:
+        """Admit the caller's writes from here on."""
+        tenure = (self.scope, credential.sequencer, credential.tenure, limit.begin())
+        if once is None:
+            return guarding.present(*tenure)
+        flow = effects.present_once(*tenure, once.intent(credential.sequencer))
+        return self._told_if_done(flow, credential, once)
 
-    def present_first_flow(self, credential: Credential, limit: IdleLimit) -> GuardFlow[Opened]:
-        """Admit the caller's writes from the beginning of their transaction on."""
-        return guarding.present_first(self.scope, credential.sequencer, credential.tenure, limit.begin())
+    def withdraw_flow(self, credential: Credential, presented: tuple[str, ...], once: Once | None) -> GuardFlow[None]:
+        """Stop admitting the caller's writes, before they are committed."""
+        if once is None:
+            return guarding.withdraw(presented)
+        return effects.withdraw_once(self.scope, presented, once.done(credential.sequencer))
+
+    def _told_if_done(self, flow: GuardFlow[Result], credential: Credential, once: Once | None) -> GuardFlow[Result]:
+        if once is None:
+            return flow
+        return effects.told_if_done(flow, self.scope, once.intent(credential.sequencer))
 
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
@@ -220,12 +239,13 @@ def check_unused(*, is_used: bool) -> None:
 class GuardedWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_limit", "_presented")
+    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_limit", "_once", "_presented")
 
-    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit) -> None:
+    def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit, once: Once | None) -> None:
         self._core = core
         self._credential = credential
         self._limit = limit
+        self._once = once
         self._connection: GuardConnection | None = None
         self._presented: tuple[str, ...] = ()
         self._is_used = False
@@ -245,7 +265,7 @@ class GuardedWork:
         core, credential = self._core, self._credential
         self._connection = core.store.connect()
         try:
-            opened = run(core.open_flow(credential, self._limit), self._connection)
+            opened = run(core.open_flow(credential, self._limit, self._once), self._connection)
             self._presented = opened.presented
             core.emit_opened(credential, opened)
             native = self._connection.native
@@ -263,7 +283,7 @@ class GuardedWork:
         try:
             if error is None:
                 with self._core.emitting_refusals(self._credential), self._limit.explaining():
-                    run(self._core.finish_flow(self._credential, self._presented), connection)
+                    run(self._core.finish_flow(self._credential, self._presented, self._once), connection)
                 return None
             connection.rollback()
             mapped = connection.map_error(error)

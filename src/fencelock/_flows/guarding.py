@@ -7,7 +7,7 @@ end of a transaction only, a refusal there names the mark that it met, or says t
 Never: a mark lowered, or raised a second time by one tenure; the user's work committed a second time.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.conflicts import retry_on_conflict
@@ -37,6 +37,7 @@ from fencelock.protocol.guard_requests import (
     ReadMarks,
     ReadProtections,
     RecordRefusal,
+    Unpresent,
 )
 
 MAX_COMMIT_TRIES = 3
@@ -231,30 +232,35 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
     try:
         yield Finish(presented)
     except ConflictError as conflict:
-        yield Begin()
-        for mark in (yield from read_marks(scope)):
-            check_bound(mark, scope.lock)
-            admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
-        raise GuardError(
-            f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
-            f"same lease was faster, or somebody writes there without the guard: start it again"
-        ) from conflict
+        yield from explain_conflict(scope, sequencer, tenure, conflict)
 
 
-def present(
-    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None
-) -> GuardFlow[tuple[str, ...]]:
-    """Admit the caller's writes from here on; return the resources to which the lease was presented."""
-    return (yield from present_first(scope, sequencer, tenure, limit_ms)).presented
+def explain_conflict(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, conflict: ConflictError
+) -> GuardFlow[NoReturn]:
+    """Raise the error for a block that the store refused to write at its end."""
+    yield Begin()
+    for mark in (yield from read_marks(scope)):
+        check_bound(mark, scope.lock)
+        admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
+    raise GuardError(
+        f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
+        f"same lease was faster, or somebody writes there without the guard: start it again"
+    ) from conflict
 
 
-def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> GuardFlow[Opened]:
-    """Present the lease as the first request of a caller's transaction that began after all resources were sealed."""
+def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> GuardFlow[Opened]:
+    """Admit the caller's writes from here on, in a transaction that was checked, or began after the seal."""
     refused: tuple[Refused, ...] = ()
     if refused_resources := (yield from ask(Present(scope.resources, sequencer, limit_ms))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
     tenure.has_read = True
     return Opened(None, _without(scope.resources, refused_resources), refused)
+
+
+def withdraw(presented: tuple[str, ...]) -> GuardFlow[None]:
+    """Stop admitting the caller's writes, before they are committed."""
+    yield Unpresent(presented)
 
 
 def check(

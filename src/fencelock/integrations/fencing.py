@@ -14,12 +14,12 @@ from fencelock._api.executors import executor_for
 from fencelock._api.guard import BaseGuard, core_of
 from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once, once_of
 from fencelock._api.validation import scope_of
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS
 from fencelock.protocol.generators import run_generator
-from fencelock.protocol.guard_requests import Unpresent
 from fencelock.protocol.stores import SQLGuardStore
 from fencelock.stores.registry import guard_store
 
@@ -66,13 +66,16 @@ class BlockEntry:
 
 
 class Fencing:
-    """A lease, and the resources that one of its transactions may write."""
+    """A lease, the resources that one of its transactions may write, and the job that it does once, if it is one."""
 
-    def __init__(self, core: GuardCore, store: SQLGuardStore, credential: Credential, limit: IdleLimit) -> None:
+    def __init__(
+        self, core: GuardCore, store: SQLGuardStore, credential: Credential, limit: IdleLimit, once: Once | None
+    ) -> None:
         self.store = store
         self.limit = limit
         self._core = core
         self._credential = credential
+        self._once = once
 
     @property
     def scope(self) -> Scope:
@@ -91,12 +94,12 @@ class Fencing:
     def seal(self) -> None:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""
         if not self._core.is_sealed(self._credential):
-            self._core.seal(self._credential)
+            self._core.seal(self._credential, self._once)
 
     async def seal_async(self) -> None:
         """`seal` for asyncio."""
         if not self._core.is_sealed(self._credential):
-            await executor_for(self._core).seal(self._credential)
+            await executor_for(self._core).seal(self._credential, self._once)
 
     @contextmanager
     def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
@@ -106,10 +109,10 @@ class Fencing:
         """
         core, credential = self._core, self._credential
         with core.emitting_refusals(credential):
-            opened = run_generator(core.present_first_flow(credential, self.limit), perform)
+            opened = run_generator(core.present_flow(credential, self.limit, self._once), perform)
         core.emit_observed(credential, opened.refused)
         yield
-        perform(Unpresent(opened.presented))
+        run_generator(core.withdraw_flow(credential, opened.presented, self._once), perform)
 
 
 def fencing_of(
@@ -119,6 +122,7 @@ def fencing_of(
     resources: Iterable[str] | None,
     guard: BaseGuard | None,
     idle: float | None,
+    once: str | Once | None,
 ) -> Fencing:
     """Return the fencing of a transaction at `url`, or at the guard's URL; ConfigError if the arguments conflict."""
     credential = credential_of(lease)
@@ -131,7 +135,7 @@ def fencing_of(
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):
         raise ConfigError(f"{core.store.url} is not a SQL database that a framework's connection could lead to")
-    return Fencing(core, core.store, credential, IdleLimit(credential, idle))
+    return Fencing(core, core.store, credential, IdleLimit(credential, idle), once_of(once, core.scope))
 
 
 def check_arguments(resource: str | None, resources: Iterable[str] | None) -> None:

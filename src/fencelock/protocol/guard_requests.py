@@ -167,14 +167,15 @@ class Unpresent(NamedTuple):
     resources: tuple[str, ...]
 
 
-# --- effects outside the store -------------------------------------------------------------------
+# --- effects: what a resource keeps of a job that is done once ------------------------------------
 MAX_KEY_BYTES = 512
 MAX_RESULT_BYTES = 4096
 
 
 class Effect(NamedTuple):
-    """What a resource keeps of one effect outside of it: who began it, with which token and when (UTC, ISO 8601), and
-    its result; None: nobody has recorded one. In a request, an empty `began_at` stands for now, by the store's clock.
+    """What a resource keeps under one key: who began it, with which token and when (UTC, ISO 8601), its result (None:
+    nobody has recorded one), and the digest of what was asked for. The store itself notes the time of an intent, so
+    `began_at` is empty in a request.
     """
 
     key: str
@@ -182,22 +183,47 @@ class Effect(NamedTuple):
     holder: str
     began_at: str = ""
     result: str | None = None
+    request_digest: str = ""
+
+
+class BeginEffect(NamedTuple):
+    """Keep the intent of an effect of the resource, which this block has presented, unless the resource keeps something
+    under its key. Reply: Effect | None, what it keeps already.
+
+    Of two open transactions that begin the same one, the second waits for the end of the first, or is refused at its
+    own end. ConflictError if this transaction cannot see what the other one wrote, and a later one can; in the caller's
+    own transaction GuardError, and the caller begins again.
+    """
+
+    resource: str
+    effect: Effect
 
 
 class ReadEffect(NamedTuple):
-    """Read what the resource keeps under this key, inside the guard's block. Reply: Effect | None."""
+    """Read what the resource keeps under this key, for a lease that may be stale by now: inside a transaction, or
+    outside of any. Reply: Effect | None. RightError if this role may not present the resource.
+    """
 
     resource: str
     key: str
 
 
 class WriteEffect(NamedTuple):
-    """Insert or replace an effect of the resource, which this block has presented; without a holder, forget it. Reply:
-    None. The store keeps the token that was presented, and refuses whoever has presented none.
+    """Replace an effect of the resource, which this block has presented, before the block ends; without a holder,
+    forget it. Reply: None. The store keeps the token that was presented, and refuses whoever has presented none. A
+    result leaves the time at which its effect began.
     """
 
     resource: str
     effect: Effect
+
+
+class PurgeEffects(NamedTuple):
+    """Forget each effect with a result that began longer ago than this, unless its token is the mark of its resource.
+    Reply: int, how many there were.
+    """
+
+    older_than_ms: int
 
 
 # --- rights and signatures --------------------------------------------------------------------------
@@ -294,9 +320,9 @@ class ResourceReport(NamedTuple):
 Result = TypeVar("Result")
 GuardRequest = (
     Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | Join | Present
-    | Unpresent | ReadEffect | WriteEffect | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures
-    | HoldMarks | SetSavepoint | UndoToSavepoint | ReadProtections | Protect | Unprotect | Restore | RecordRefusal
-    | InspectResources
+    | Unpresent | BeginEffect | ReadEffect | WriteEffect | PurgeEffects | GrantRight | RevokeRights | EndSessions
+    | WriteKeys | RequireSignatures | HoldMarks | SetSavepoint | UndoToSavepoint | ReadProtections | Protect | Unprotect
+    | Restore | RecordRefusal | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""
 

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from fencelock._flows.guarding import sealed_mark
@@ -18,6 +19,7 @@ from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import check_plausible, unsupported
 
 _WHEN = "1970-01-01T00:00:00Z"
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class MemoryResourceState:
@@ -196,18 +198,42 @@ class MemoryResourceSession:
         for resource in request.resources:
             del self.presented[resource]
 
-    # --- effects outside ----------------------------------------------------------------------------------------------
+    # --- effects ------------------------------------------------------------------------------------------------------
+    def _begin_effect(self, request: ask.BeginEffect) -> ask.Effect | None:
+        before = self.inside.effects.get((request.resource, request.effect.key))
+        if before is None:
+            self._write_effect(ask.WriteEffect(*request))
+        return before
+
     def _read_effect(self, request: ask.ReadEffect) -> ask.Effect | None:
-        return self.inside.effects.get((request.resource, request.key))
+        return (self.work or self.target.state).effects.get((request.resource, request.key))
 
     def _write_effect(self, request: ask.WriteEffect) -> None:
         if not self.is_presented(request.resource):
             raise GuardError(f"resource {request.resource!r} is not presented: its effects are kept inside its blocks")
         place, token = (request.resource, request.effect.key), self.presented[request.resource].token
         if request.effect.holder:
-            self.inside.effects[place] = request.effect._replace(token=token, began_at=_WHEN)
+            began_at = datetime.fromtimestamp(self.target.unix_s(), UTC).strftime(_TIME)
+            if request.effect.result is not None and place in self.inside.effects:
+                began_at = self.inside.effects[place].began_at
+            self.inside.effects[place] = request.effect._replace(token=token, began_at=began_at)
         else:
             self.inside.effects.pop(place, None)
+
+    def _purge_effects(self, request: ask.PurgeEffects) -> int:
+        state = self.target.state
+        tokens = {resource: mark.token for resource, mark in state.marks.items()}
+        until = self.target.unix_s() - request.older_than_ms / 1000
+        old = [
+            (resource, key)
+            for (resource, key), effect in state.effects.items()
+            if effect.result is not None
+            and effect.token != tokens.get(resource)
+            and datetime.strptime(effect.began_at, _TIME).replace(tzinfo=UTC).timestamp() <= until
+        ]
+        for place in old:
+            del state.effects[place]
+        return len(old)
 
     # --- marks and protection -----------------------------------------------------------------------------------------
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
@@ -290,8 +316,10 @@ class MemoryResourceSession:
         ask.Present: "_present",
         ask.Unpresent: "_unpresent",
         ask.ReadMarks: "_read_marks",
+        ask.BeginEffect: "_begin_effect",
         ask.ReadEffect: "_read_effect",
         ask.WriteEffect: "_write_effect",
+        ask.PurgeEffects: "_purge_effects",
         ask.RaiseMarks: "_raise_marks",
         ask.CloseMarks: "_close_marks",
         ask.ChangeMark: "_change_mark",

@@ -17,6 +17,7 @@ from fencelock._api.credentials import credential_of
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
 from fencelock._api.idle_limit import IdleLimit
+from fencelock._api.once import Once, once_of
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection, unreachable_error
@@ -33,6 +34,7 @@ def fenced(
     resources: Iterable[str] | None = None,
     using: str | None = None,
     guard: BaseGuard | None = None,
+    once: str | Once | None = None,
     idle: float | None = None,
 ) -> "DjangoFenced":
     """Return a block that is one Django transaction, committed if no newer holder has sealed a resource.
@@ -41,16 +43,19 @@ def fenced(
     they are elsewhere. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
     autocommit, and the lease's own error if it is over; the block raises UnfencedWriteError for a write to another
     resource's table; leaving raises GuardError if the transaction was lost or marked for rollback, and
-    OutcomeUnknownError if the commit was not confirmed. An `on_commit` callback's error passes, with a note. `idle` is
-    as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
+    OutcomeUnknownError if the commit was not confirmed. An `on_commit` callback's error passes, with a note. `once` is
+    a key, or a Once with a result, as for `guard.transaction`: entering raises AlreadyDoneError if it was done. `idle`
+    is as there: a block that sends nothing for longer is ended by the server.
     """
     alias = using or DEFAULT_DB_ALIAS
     if REHEARSALS.include(alias):
         credential = credential_of(lease)
         IdleLimit(credential, idle)  # Raises ConfigError for what the real block refuses; nothing is idle here.
         scope = rehearsal_scope(alias, credential, resource, resources, guard)
-        return DjangoFenced(alias, BlockEntry(scope.url, credential), partial(rehearsed, alias, scope, credential))
-    fencing = fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard, idle)
+        block = partial(rehearsed, alias, scope, credential, once_of(once, scope))
+        return DjangoFenced(alias, BlockEntry(scope.url, credential), block)
+    url = "" if guard is not None else url_of(alias)
+    fencing = fencing_of(lease, url, resource, resources, guard, idle, once)
     return DjangoFenced(alias, fencing.new_entry(), partial(_guarded, alias, fencing))
 
 

@@ -15,8 +15,10 @@ from django.db import transaction
 
 from fencelock._api.credentials import Credential
 from fencelock._api.guard import BaseGuard, core_of
+from fencelock._api.once import Once
 from fencelock._api.validation import scope_of
 from fencelock._flows.admit import Verdict, admit
+from fencelock._flows.effects import check_not_begun
 from fencelock._flows.guarding import check_bound, check_lock, sealed_mark
 from fencelock._flows.tenure import Scope
 from fencelock.integrations.django.connection import closed_by_block, marked_error
@@ -24,9 +26,12 @@ from fencelock.integrations.django.reads import reads_checked, seal_noting
 from fencelock.integrations.django.urls import is_in_memory
 from fencelock.integrations.fencing import check_arguments
 from fencelock.model import Mark
+from fencelock.protocol.guard_requests import Effect
 
 _URL = "memory://rehearsal/"
 Marks = dict[tuple[str, str], Mark]
+Effects = dict[tuple[str, str, str], Effect]
+"""What was done once, by URL, resource and key."""
 
 
 class Rehearsals:
@@ -35,6 +40,7 @@ class Rehearsals:
     def __init__(self) -> None:
         self.is_on = False
         self._marks: WeakKeyDictionary[Any, Marks] = WeakKeyDictionary()
+        self._effects: WeakKeyDictionary[Any, Effects] = WeakKeyDictionary()
 
     def include(self, alias: str) -> bool:
         """Return whether a block in the database `alias` is to be rehearsed now."""
@@ -45,7 +51,15 @@ class Rehearsals:
 
     def marks_of(self, connection: Any) -> Marks:
         """Return the marks of the running test: those of its `atomic` block, or of a database in memory."""
-        return self._marks.setdefault(connection.atomic_blocks[-1] if connection.atomic_blocks else connection, {})
+        return self._marks.setdefault(_test_of(connection), {})
+
+    def effects_of(self, connection: Any) -> Effects:
+        """Return what the running test has done once."""
+        return self._effects.setdefault(_test_of(connection), {})
+
+
+def _test_of(connection: Any) -> Any:
+    return connection.atomic_blocks[-1] if connection.atomic_blocks else connection
 
 
 REHEARSALS = Rehearsals()
@@ -67,10 +81,15 @@ def rehearsal_scope(
 
 
 @contextmanager
-def rehearsed(alias: str, scope: Scope, credential: Credential, leave: Callable[[], None]) -> Iterator[None]:
+def rehearsed(
+    alias: str, scope: Scope, credential: Credential, once: Once | None, leave: Callable[[], None]
+) -> Iterator[None]:
     """Seal, and begin a rehearsed block; at its end commit it, to the test or to the database in memory."""
     connection = transaction.get_connection(alias)
-    marks = REHEARSALS.marks_of(connection)
+    marks, effects = REHEARSALS.marks_of(connection), REHEARSALS.effects_of(connection)
+    if once is not None:
+        place = (*scope.keys[0], once.key)
+        check_not_begun(scope.resources[0], effects.get(place), once.intent(credential.sequencer))
     sealed_at = seal_noting(scope, credential.tenure, lambda: _seal(marks, scope, credential))
     is_outermost = not connection.in_atomic_block
     with transaction.atomic(using=alias):
@@ -80,6 +99,8 @@ def rehearsed(alias: str, scope: Scope, credential: Credential, leave: Callable[
             yield
         if connection.needs_rollback:
             raise closed_by_block() if connection.closed_in_transaction else marked_error()
+    if once is not None:
+        effects[place] = once.done(credential.sequencer)
 
 
 def _seal(marks: Marks, scope: Scope, credential: Credential) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
+from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.uncancelled import wait_to_the_end
 from fencelock.errors import ConfigError
@@ -41,6 +42,7 @@ class FencedOptions(TypedDict, total=False):
     resources: Iterable[str]
     guard: BaseGuard
     bind_arguments: Mapping[str, Any]
+    once: str | Once | None
     idle: float
 
 
@@ -167,7 +169,8 @@ def fenced(target: Any, lease: Any, **options: Unpack[FencedOptions]) -> Any:
     `session.connection()`. Entering raises what `guard.seal` raises, GuardError if a transaction has begun already, and
     the lease's own error if it is over; the block raises UnfencedWriteError for a write to another resource's table;
     leaving raises GuardError if the block ended its transaction, OutcomeUnknownError if the commit was not confirmed.
-    `idle` is as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
+    `once` is a key, or a Once with a result, as for `guard.transaction`: entering raises AlreadyDoneError if it was
+    done. `idle` is as for `guard.transaction`: a block that sends nothing for longer is ended by the server.
     """
     if _is_a(target, scoped_session, "async_scoped_session"):
         target = target()
@@ -186,7 +189,8 @@ def fenced(target: Any, lease: Any, **options: Unpack[FencedOptions]) -> Any:
         )
     guard = options.get("guard")
     url = "" if guard is not None else url_of(unit.engine)
-    fencing = fencing_of(lease, url, options.get("resource"), options.get("resources"), guard, options.get("idle"))
+    named = options.get("resource"), options.get("resources")
+    fencing = fencing_of(lease, url, *named, guard, options.get("idle"), options.get("once"))
     return (AsyncFenced if is_async else Fenced)(target, unit, fencing)
 
 

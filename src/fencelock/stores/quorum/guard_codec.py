@@ -13,18 +13,18 @@ import json
 import os
 import re
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, SchemaError, UnsupportedError
 from fencelock.model import Mark, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import GUARD_PART, check_plausible, check_schema_number, nothing_protected, unsupported
-from fencelock.stores.quorum.effects import decode_effect, encode_effect
+from fencelock.stores.quorum.effects import EffectsCodec, Operations, StoredValue
 from fencelock.stores.quorum.encoding import decode_object, has_members
 
 SCHEMA_NUMBER = 3
@@ -38,15 +38,6 @@ _MEMBERS = {
     "closed": bool,
 }
 _TOKEN = re.compile(r"[0-9]{1,19}")
-Operations = Generator[Any, Any, Any]
-"""Yields the store's own operations, is sent their answers, and returns the reply to a request."""
-
-
-class StoredValue(NamedTuple):
-    """A stored value (None: the key does not exist) and its version, which changes with each write."""
-
-    value: bytes | None
-    version: int
 
 
 @dataclass(slots=True)
@@ -58,16 +49,13 @@ class PendingChanges:
     entries: list[ask.AuditEntry] = field(default_factory=list[ask.AuditEntry])
 
 
-class OptimisticGuardCodec(ABC):
+class OptimisticGuardCodec(EffectsCodec):
     """The operations of one connection; a store implements the abstract ones."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        super().__init__(url)
         self._changes = PendingChanges()
         self._process_id = 0
-        self._presented: ask.Open | None = None
-        self._effects: dict[tuple[str, str], StoredValue] = {}
-        """The effects that the block has read."""
         self.work: Any = None
         """The object that `guard.transaction` yields, while a block has it."""
 
@@ -78,8 +66,7 @@ class OptimisticGuardCodec(ABC):
     def forget(self) -> None:
         """Discard the pending writes: the transaction is over."""
         self._changes = PendingChanges()
-        self._presented = None
-        self._effects = {}
+        self._forget_effects()
         if self.work is not None:
             self.work.end()
             self.work = None
@@ -108,14 +95,6 @@ class OptimisticGuardCodec(ABC):
     @abstractmethod
     def _write_work(self, work: Any) -> Operations:
         """Write what the block has collected; ConflictError if a value that it relies on has changed."""
-
-    @abstractmethod
-    def _read_effect_value(self, resource: str, key: str) -> Operations:
-        """Return the stored value of an effect; the block relies on it from now on."""
-
-    @abstractmethod
-    def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
-        """Write an effect at the block's end, or delete it (None), if it is still what was read before."""
 
     # --- the requests ---
     def _begin(self, _: ask.Begin) -> Operations:
@@ -206,29 +185,6 @@ class OptimisticGuardCodec(ABC):
         finally:
             work.end()
 
-    def _read_effect(self, request: ask.ReadEffect) -> Operations:
-        stored = yield from self._stored_effect(request.resource, request.key)
-        return None if stored.value is None else decode_effect(self._url, request.key, stored.value)
-
-    def _write_effect(self, request: ask.WriteEffect) -> Operations:
-        effect = request.effect
-        before = yield from self._stored_effect(request.resource, effect.key)
-        value = encode_effect(effect, self._token_presented(request.resource)) if effect.holder else None
-        yield from self._keep_effect(request.resource, effect.key, value, before)
-
-    def _stored_effect(self, resource: str, key: str) -> Operations:
-        self._token_presented(resource)
-        place = (resource, key)
-        if place not in self._effects:
-            self._effects[place] = yield from self._read_effect_value(resource, key)
-        return self._effects[place]
-
-    def _token_presented(self, resource: str) -> int:
-        """Return the token of the lease that the block has presented; GuardError if it has not presented it there."""
-        if self._presented is None or resource not in self._presented.resources:
-            raise GuardError(f"resource {resource!r} is not presented: its effects are kept inside its guarded blocks")
-        return self._presented.sequencer.token
-
     def _read_protections(self, _: ask.ReadProtections) -> Operations:
         """Return nothing: the store itself protects nothing, so the guard refuses every stale lease."""
         yield from ()
@@ -267,8 +223,7 @@ class OptimisticGuardCodec(ABC):
         ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
-        ask.ReadEffect: _read_effect,
-        ask.WriteEffect: _write_effect,
+        **EffectsCodec.ANSWERS,
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,

@@ -35,6 +35,13 @@ def check_guard_schema(rows: Sequence[Sequence[Any]]) -> None:
     check_schema_number("the database", GUARD_PART, rows[0][0] if rows else None, SCHEMA_NUMBER)
 
 
+def begun_meanwhile(key: str) -> GuardError:
+    """Return the error for a caller's transaction that cannot see what another one has kept under a key since."""
+    return GuardError(
+        f"{key!r} was begun in another transaction after this one had begun: roll this one back, and begin it again"
+    )
+
+
 class BlockState(ABC):
     """Part of a client library's connection that a guard gives to blocks: which of them has it now."""
 

@@ -125,19 +125,22 @@ class GuardRig(Rig):
         *,
         table: str | None = None,
         key: str = "k",
+        once: str | None = None,
         then: Exception | None = None,
     ) -> None:
-        """Write a value in its own guarded transaction; `then`, if given, is raised at the end of the block."""
+        """Write a value in its own guarded transaction; `then`, if given, is raised at the end of the block, and `once`
+        is the key of what is done once.
+        """
         row = (table or self.tables[0], key, value)
         if self.loop is None:
-            with guard.transaction(lease) as native:
+            with guard.transaction(lease, once=once) as native:
                 self.put(native, *row)
                 if then is not None:
                     raise then
             return
 
         async def write() -> None:
-            async with guard.transaction(lease) as native:
+            async with guard.transaction(lease, once=once) as native:
                 await self.put_async(native, *row)
                 if then is not None:
                     raise then

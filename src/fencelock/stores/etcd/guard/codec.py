@@ -3,7 +3,7 @@
     <prefix><resource>/…                     the guarded keys of a resource
     <prefix>.fencelock/marks/<resource>      its mark
     <prefix>.fencelock/audit/<random id>     what operators did; the revision that created the key gives the order
-    <prefix>.fencelock/effects/<resource>/<key>    an effect outside of etcd, and its result (`fencelock.dispatch`)
+    <prefix>.fencelock/effects/<resource>/<key>    a job that is done once (`once=`, `fencelock.dispatch`)
 
 Each operation is one Txn. Promise: names are escaped, so two resources never share a key.
 Never: a decision about a token.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.etcd.connection.wire import get, get_prefix, put, txn
+from fencelock.stores.etcd.connection.wire import delete, get, get_prefix, put, txn, was_modified
 from fencelock.stores.etcd.guard.block import (
     Area,
     EtcdCondition,
@@ -25,16 +25,16 @@ from fencelock.stores.etcd.guard.block import (
 )
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, find_conflict, marks_prefix
+from fencelock.stores.quorum.effects import Operations, StoredValue
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
 from fencelock.stores.quorum.guard_codec import (
-    Operations,
     OptimisticGuardCodec,
     PendingChanges,
-    StoredValue,
     encode_entry,
     encode_mark,
 )
 
+_NAMES_OF_EFFECT = 2
 MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], EtcdWriteBuffer]
 
 
@@ -56,9 +56,14 @@ class EtcdGuardLayout(NamedTuple):
         """Return the key of a mark."""
         return self.marks + escape_name(resource).encode()
 
+    @property
+    def all_effects(self) -> bytes:
+        """The key prefix of all effects."""
+        return self.prefix + f"{RESERVED}/effects/".encode()
+
     def effects(self, resource: str) -> bytes:
         """Return the key prefix of a resource's effects."""
-        return self.prefix + f"{RESERVED}/effects/{escape_name(resource)}/".encode()
+        return self.all_effects + f"{escape_name(resource)}/".encode()
 
     def effect(self, resource: str, key: str) -> bytes:
         """Return the key of an effect."""
@@ -122,16 +127,31 @@ class EtcdGuardCodec(OptimisticGuardCodec):
     def _write_work(self, work: EtcdWriteBuffer) -> Operations:
         raise_conflict((yield work.request()), work.conditions)
 
+    def _effect_places(self) -> Operations:
+        start = self._layout.all_effects
+        answer = yield txn((), (get_prefix(start),))
+        found = []
+        for one in answer.responses[0].response_range.kvs:
+            names = [unescape_name(part) for part in one.key[len(start) :].decode("utf-8", "replace").split("/")]
+            if len(names) == _NAMES_OF_EFFECT and None not in names:
+                found.append(tuple(names))
+        return found
+
     def _read_effect_value(self, resource: str, key: str) -> Operations:
-        where = self._layout.effect(resource, key)
-        answer = yield txn((), (get(where),))
-        stored = _decode_stored(answer.responses[0].response_range.kvs)
-        self.work.rely_on(where, stored.value, f"effect {key!r}")
-        return stored
+        answer = yield txn((), (get(self._layout.effect(resource, key)),))
+        return _decode_stored(answer.responses[0].response_range.kvs)
+
+    def _rely_on_effect(self, resource: str, key: str, stored: StoredValue) -> None:
+        self.work.rely_on(self._layout.effect(resource, key), stored.value, f"effect {key!r}")
 
     def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
         self.work.keep(self._layout.effect(resource, key), value)
         yield from ()
+
+    def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
+        where = self._layout.effect(resource, key)
+        answer = yield txn((was_modified(where, stored.version),), (delete(where),))
+        return answer.succeeded
 
 
 def find_conflict_of_guard(layout: EtcdGuardLayout) -> Operations:

@@ -14,8 +14,8 @@ from fencelock.errors import SourceError
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.errors import is_not_permitted
 from fencelock.stores.etcd.source.layout import EtcdLayout
+from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.quorum.encoding import RESERVED, unescape_name
-from fencelock.stores.quorum.guard_codec import Operations
 
 
 class PrefixConflict(NamedTuple):

@@ -17,9 +17,10 @@ from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
+from fencelock.stores.mysql.guard.effects import MySQLEffectsCodec
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.mysql.guard.rights import MySQLRightsCodec
-from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.guard import UNKNOWN_MS, check_guard_schema
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -61,7 +62,7 @@ class Unwritten(NamedTuple):
     claim: str | None = None
 
 
-class MySQLGuardCodec(GuardCodecBase):
+class MySQLGuardCodec(MySQLEffectsCodec):
     """The requests that are the same on every connection."""
 
     def __init__(self, database: str, shared: SharedMask) -> None:
@@ -94,6 +95,7 @@ class MySQLGuardCodec(GuardCodecBase):
         yield self.fill(SQL.record_refusal, resource=request.resource, kind=request.kind)
 
     ENCODERS: ClassVar = {
+        **MySQLEffectsCodec.ENCODERS,
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
     }
@@ -105,14 +107,15 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
     def __init__(self, database: str, shared: SharedMask) -> None:
         super().__init__(database, shared)
         self._is_to_begin = False
-        self._unwritten = Unwritten()
+        self._unwritten_marks = Unwritten()
         self._protector = Protector(database)
 
     def forget(self) -> list[str]:
         """Drop what was not sent yet: the transaction is over. Return the statements that undo its DDL."""
         undoing = self._protector.undoing
         self._is_to_begin = False
-        self._unwritten = Unwritten()
+        self._unwritten_marks = Unwritten()
+        self._unwritten = None
         self._protector = Protector(self._database)
         return undoing
 
@@ -123,7 +126,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
 
     def _commit(self, _: ask.Commit) -> Trips:
         protector, self._protector = self._protector, Protector(self._database)
-        unwritten, self._unwritten = self._unwritten, Unwritten()
+        unwritten, self._unwritten_marks = self._unwritten_marks, Unwritten()
         if unwritten == Unwritten():
             yield self.fill(SQL.commit)
         else:
@@ -149,7 +152,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
         return _others(answers)
 
     def _finish(self, _: ask.Finish) -> Trips:
-        yield self.fill(SQL.finish)
+        yield self._end(SQL.finish, SQL.finish_effect)
 
     # --- marks ---
     def _read_marks(self, request: ask.ReadMarks) -> Trips:
@@ -174,11 +177,13 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
         return answers
 
     def _raise_marks(self, request: ask.RaiseMarks) -> Trips:
-        self._unwritten = self._unwritten._replace(raised=listed(request.resources), sequencer=request.sequencer)
+        self._unwritten_marks = self._unwritten_marks._replace(
+            raised=listed(request.resources), sequencer=request.sequencer
+        )
         yield from ()
 
     def _close_marks(self, request: ask.CloseMarks) -> Trips:
-        self._unwritten = self._unwritten._replace(closed=listed(request.resources), claim=request.claim)
+        self._unwritten_marks = self._unwritten_marks._replace(closed=listed(request.resources), claim=request.claim)
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
@@ -205,18 +210,9 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
     def _write_audit(self, request: ask.WriteAudit) -> Trips:
         yield self.fill(SQL.write_audit, **request.entry._asdict())
 
-    # --- effects outside ---
-    def _read_effect(self, request: ask.ReadEffect) -> Trips:
-        (rows,) = yield self.fill(SQL.read_effect, **request._asdict())
-        if not rows:
-            return None
-        key, token, holder, began_at, result = rows[0]
-        return ask.Effect(
-            decode_text(key), int(token), decode_text(holder), decode_text(began_at), _text_or_none(result)
-        )
-
-    def _write_effect(self, request: ask.WriteEffect) -> Trips:
-        yield self.fill(SQL.write_effect, resource=request.resource, **request.effect._asdict())
+    # --- effects ---
+    def _begun_meanwhile(self, key: str) -> Exception:
+        return ask.ConflictError(f"key {key!r} was begun in another transaction")
 
     # --- protection: its DDL runs on a separate connection, while the open transaction keeps the mark locked ---
     def _protect(self, request: ask.Protect) -> Trips:
@@ -255,8 +251,6 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
         ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
-        ask.ReadEffect: _read_effect,
-        ask.WriteEffect: _write_effect,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.InspectResources: _look,
@@ -289,7 +283,7 @@ class MySQLCallerCodec(MySQLGuardCodec):
 
     def _unpresent(self, request: ask.Unpresent) -> Trips:
         resources = listed(request.resources)
-        answers = yield self.fill(SQL.take_back, resources=resources)
+        answers = yield self._end(SQL.take_back, SQL.take_back_effect, resources=resources)
         if [tuple(map(decode_text, row)) for rows in answers for row in rows] != [("taken back", resources)]:
             raise other_reply_error()
 

@@ -45,6 +45,8 @@ RECORD_CHANGED = 1020
 """MariaDB's error, with innodb_snapshot_isolation, for locking a row that is younger than the snapshot: it has rolled
 back the transaction.
 """
+CONFLICTS = {1213, RECORD_CHANGED}
+"""A transaction that the server has rolled back, to end a deadlock or for its old snapshot: it may begin again."""
 CONNECTION_ENDED = {1053, 1927, 2006, 2013, 4031}
 """The server ended an idle connection, an operator killed it, or the network cut it."""
 _NO_ROUTINE = {1305, 1146, 1318, 1054}

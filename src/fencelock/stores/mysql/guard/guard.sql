@@ -188,10 +188,22 @@ SET SESSION autocommit = 0, time_zone = @@global.time_zone, sql_mode = @@global.
     sql_safe_updates = @@global.sql_safe_updates, innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,
     /*M! tx_isolation = @@global.tx_isolation */ /*!80003 transaction_isolation = @@global.transaction_isolation */;
 
+-- name: begin_effect
+-- Keep an intent of a presented resource; returns what is kept under its key already.
+CALL {here}.fencelock_begin_effect({resource}, {key}, {holder}, {request_digest});
+
 -- name: read_effect
--- What a presented resource keeps of one effect.
+-- What a resource keeps under a key.
 CALL {here}.fencelock_read_effect({resource}, {key});
 
--- name: write_effect
--- Keep an effect of a presented resource, or forget it.
-CALL {here}.fencelock_write_effect({resource}, {key}, {holder}, {began_at}, {result});
+-- name: finish_effect
+-- Keep an effect, or forget it, and commit the user's transaction.
+CALL {here}.fencelock_finish_effect({resource}, {key}, {holder}, {result}, {request_digest});
+
+-- name: take_back_effect
+-- Keep an effect, and take back what was presented; returns what `take_back` does.
+CALL {here}.fencelock_take_back_effect({resources}, {resource}, {key}, {holder}, {result}, {request_digest});
+
+-- name: purge_effects
+-- Forget old results, except those whose token is the mark.
+CALL {here}.fencelock_purge_effects({older_than_s});

@@ -1,5 +1,6 @@
--- The guard's routines about effects outside of the database (`fencelock.dispatch`). Only the operator may write to their
--- table; a session that has presented the resource's mark calls these.
+-- The guard's routines about what is done once per key (`once=`, `fencelock.dispatch`). Only the operator may write to the
+-- table. A session that has presented the resource's mark calls these; whoever may present the resource reads it, with a
+-- stale token too.
 
 -- name: fencelock_check_presented
 -- Refuse a session that has not presented the resource's current open mark, as the triggers of protected tables do. The
@@ -21,35 +22,117 @@ BEGIN
 END;
 
 -- name: fencelock_read_effect
--- What the resource keeps of one effect, which nobody else begins until this transaction ends: a row without a holder is no
--- effect, and two who read it for the first time wait for each other by it.
+-- What the resource keeps under a key: a row without a holder is no effect.
 CREATE PROCEDURE fencelock_read_effect(p_resource VARBINARY(512), p_key VARBINARY(512))
-MODIFIES SQL DATA SQL SECURITY DEFINER
+READS SQL DATA SQL SECURITY DEFINER
 BEGIN
-    CALL fencelock_check_presented(p_resource);
-    INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at)
-    VALUES (p_resource, p_key, 0, '', UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE token = token;
-    SELECT effect_key, token, holder, DATE_FORMAT(began_at, '%Y-%m-%dT%H:%i:%s.%fZ'), result
-    FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE;
+    CALL fencelock_check_right(p_resource, FALSE);
+    SELECT effect_key, token, holder, DATE_FORMAT(began_at, '%Y-%m-%dT%H:%i:%s.%fZ'), result, request_digest
+    FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '';
 END;
 
 -- name: fencelock_write_effect
--- Keep an effect under the token of the presented mark, or forget it, if it has no holder.
+-- Keep an effect under the token of the presented mark, or forget it, if it has no holder. A result leaves the time at which
+-- its effect began. (MySQL assigns from left to right: began_at comes before result.)
 CREATE PROCEDURE fencelock_write_effect(
-    p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_began_at VARCHAR(40) CHARACTER SET ascii,
-    p_result VARBINARY(4096))
+    p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_result VARBINARY(4096),
+    p_request_digest VARBINARY(64))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_token BIGINT;
-    DECLARE v_began_at DATETIME(6) DEFAULT IF(
-        p_began_at = '', UTC_TIMESTAMP(6), STR_TO_DATE(p_began_at, '%Y-%m-%dT%H:%i:%s.%fZ'));
     CALL fencelock_check_presented(p_resource);
     IF p_holder = '' THEN
         DELETE FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key;
     ELSE
         SELECT mark.token INTO v_token FROM fencelock_mark AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE;
-        INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at, result)
-        VALUES (p_resource, p_key, v_token, p_holder, v_began_at, p_result)
-        ON DUPLICATE KEY UPDATE token = v_token, holder = p_holder, began_at = v_began_at, result = p_result;
+        INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at, result, request_digest)
+        VALUES (p_resource, p_key, v_token, p_holder, UTC_TIMESTAMP(6), p_result, p_request_digest)
+        ON DUPLICATE KEY UPDATE token = v_token, holder = p_holder, request_digest = p_request_digest,
+            began_at = IF(p_result IS NULL, UTC_TIMESTAMP(6), began_at), result = p_result;
     END IF;
+END;
+
+-- name: fencelock_begin_effect
+-- Keep an intent under the token of the presented mark, unless something is kept under its key: the result is that. A second
+-- transaction that begins the same one waits here for the end of the first, by a row without a holder.
+CREATE PROCEDURE fencelock_begin_effect(
+    p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_request_digest VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    CALL fencelock_check_presented(p_resource);
+    INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at)
+    VALUES (p_resource, p_key, 0, '', UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE token = token;
+    SELECT effect_key, token, holder, DATE_FORMAT(began_at, '%Y-%m-%dT%H:%i:%s.%fZ'), result, request_digest
+    FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE;
+    IF NOT EXISTS (
+        SELECT 1 FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE) THEN
+        CALL fencelock_write_effect(p_resource, p_key, p_holder, NULL, p_request_digest);
+    END IF;
+END;
+
+-- name: fencelock_finish_effect
+-- Write an effect, and commit the user's transaction, unless another one is open by now.
+CREATE PROCEDURE fencelock_finish_effect(
+    p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_result VARBINARY(4096),
+    p_request_digest VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE is_bound BOOLEAN DEFAULT TRUE;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
+        RELEASE SAVEPOINT fencelock_presented;
+    END;
+    IF is_bound THEN
+        SAVEPOINT fencelock_presented;
+        CALL fencelock_write_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
+    END IF;
+    CALL fencelock_finish();
+END;
+
+-- name: fencelock_take_back_effect
+-- Write an effect, and take back what was presented to these resources; the result is that of `fencelock_take_back`.
+CREATE PROCEDURE fencelock_take_back_effect(
+    p_resources LONGTEXT CHARACTER SET ascii, p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048),
+    p_result VARBINARY(4096), p_request_digest VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE is_bound BOOLEAN DEFAULT TRUE;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
+        RELEASE SAVEPOINT fencelock_presented;
+    END;
+    IF is_bound THEN
+        SAVEPOINT fencelock_presented;
+        CALL fencelock_write_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
+    END IF;
+    CALL fencelock_take_back(p_resources);
+END;
+
+-- name: fencelock_purge_effects
+-- Forget old results, except those whose token is the mark, with the caller's own rights; the result is how many there were.
+-- The list is read without locks, so that no guarded block waits, nor is waited for.
+CREATE PROCEDURE fencelock_purge_effects(p_older_than_s BIGINT)
+MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_resource, v_key VARBINARY(512);
+    DECLARE v_began_at DATETIME(6);
+    DECLARE v_count BIGINT DEFAULT 0;
+    DECLARE is_over BOOLEAN DEFAULT FALSE;
+    DECLARE old_ones CURSOR FOR
+        SELECT kept.resource, kept.effect_key, kept.began_at FROM fencelock_effect AS kept
+        LEFT JOIN fencelock_mark AS mark ON mark.resource = kept.resource AND mark.token = kept.token
+        WHERE kept.result IS NOT NULL AND kept.began_at <= UTC_TIMESTAMP(6) - INTERVAL p_older_than_s SECOND
+            AND mark.resource IS NULL;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_over = TRUE;
+    OPEN old_ones;
+    FETCH old_ones INTO v_resource, v_key, v_began_at;
+    WHILE NOT is_over DO
+        DELETE FROM fencelock_effect
+        WHERE resource = v_resource AND effect_key = v_key AND began_at = v_began_at AND result IS NOT NULL;
+        SET v_count = v_count + 1;
+        FETCH old_ones INTO v_resource, v_key, v_began_at;
+    END WHILE;
+    CLOSE old_ones;
+    COMMIT;
+    SELECT v_count;
 END;

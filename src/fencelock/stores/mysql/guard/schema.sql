@@ -56,8 +56,8 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
 ) ENGINE = InnoDB;
 
 -- name: create_effect
--- Effects outside of the database (`fencelock.dispatch`): who began one (UTC), with which token, and its result (NULL:
--- nobody has recorded one). Their owner may delete them.
+-- What is done once per key, in a guarded block (`once=`) or outside of the database (`fencelock.dispatch`): who began it
+-- (UTC), with which token, its result (NULL: nobody has recorded one), and the digest of the request.
 CREATE TABLE IF NOT EXISTS fencelock_effect (
     resource   VARBINARY(512)  NOT NULL,
     effect_key VARBINARY(512)  NOT NULL,
@@ -65,6 +65,7 @@ CREATE TABLE IF NOT EXISTS fencelock_effect (
     holder     VARBINARY(2048) NOT NULL,
     began_at   DATETIME(6)     NOT NULL,
     result     VARBINARY(4096),
+    request_digest VARBINARY(64) NOT NULL DEFAULT '',
     PRIMARY KEY (resource, effect_key)
 ) ENGINE = InnoDB;
 
@@ -202,3 +203,25 @@ DROP TRIGGER IF EXISTS fencelock_keep_audit_forever;
 -- No entry is deleted.
 CREATE TRIGGER fencelock_keep_audit_forever BEFORE DELETE ON fencelock_guard_audit FOR EACH ROW
 SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 audit entries are only ever added';
+
+-- name: drop_keep_effect
+-- Remove the trigger that an interrupted installation may have created.
+DROP TRIGGER IF EXISTS fencelock_keep_effect;
+
+-- name: create_keep_effect
+-- An intent is deleted inside a guarded transaction only, and a result after its token is no longer the mark: its holder may
+-- ask for it again, after a commit whose reply was lost.
+CREATE TRIGGER fencelock_keep_effect BEFORE DELETE ON fencelock_effect FOR EACH ROW
+BEGIN
+    IF OLD.result IS NULL THEN
+        IF COALESCE(LOCATE(CONCAT(',', HEX(OLD.resource), '.'), @fencelock_presented), 0) = 0 THEN
+            SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+                'FL009 this key was begun, and its result is not recorded: find out, then dispatch(…, may_repeat=True)';
+        END IF;
+    ELSEIF EXISTS (
+        SELECT 1 FROM fencelock_mark AS mark WHERE mark.resource = OLD.resource AND mark.token = OLD.token
+        LOCK IN SHARE MODE) THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+            'FL009 this key was done under the token that is the mark: run fencelock purge --done, which leaves such keys';
+    END IF;
+END;

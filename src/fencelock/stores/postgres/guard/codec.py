@@ -6,7 +6,7 @@ whose answer is not needed waits for the next round trip: a seal takes two trips
 ending it one. Never makes a decision about a token.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 from psycopg.errors import InvalidSqlStatementName, SerializationFailure
@@ -15,10 +15,11 @@ from fencelock.errors import GuardError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
+from fencelock.stores.postgres.guard.effects import PostgresEffectsCodec
 from fencelock.stores.postgres.guard.errors import failed_inside
 from fencelock.stores.postgres.guard.protection import PostgresMigrationCodec, PostgresProtectionCodec, change_of
 from fencelock.stores.postgres.guard.rights import SQL, PostgresRightsCodec, Trips, entry_row, ordered
-from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.guard import UNKNOWN_MS, check_guard_schema
 
 BRIEF_MS = 5_000
 """The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
@@ -33,7 +34,7 @@ OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
 _WHICH_SCHEMA = Statement(SQL.read_schema_number)
 
 
-class PostgresGuardCodec(GuardCodecBase):
+class PostgresGuardCodec(PostgresEffectsCodec):
     """The requests that are the same on every connection."""
 
     def _read_protections(self, request: ask.ReadProtections) -> Trips:
@@ -44,6 +45,7 @@ class PostgresGuardCodec(GuardCodecBase):
         yield (Statement(SQL.record_refusal, (request.resource, request.kind)),)
 
     ENCODERS: ClassVar = {
+        **PostgresEffectsCodec.ENCODERS,
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
     }
@@ -59,6 +61,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
     def forget(self) -> None:
         """Drop the unsent statements: the transaction is over."""
         self._unsent = []
+        self._unwritten = None
         self._is_brief = False
 
     # --- transactions ---
@@ -89,7 +92,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
 
     def _finish(self, request: ask.Finish) -> Trips:
         try:
-            answers = yield (*_confirm(request.resources), Statement(SQL.commit))
+            answers = yield (*self._end(request.resources), Statement(SQL.commit))
         except InvalidSqlStatementName as error:
             raise GuardError(
                 "the guarded block has discarded the session's prepared statements (DEALLOCATE ALL), including the "
@@ -124,17 +127,9 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
         self._unsent.append(Statement(SQL.write_audit, entry_row(request.entry)))
         yield from ()
 
-    # --- effects outside ---
-    def _read_effect(self, request: ask.ReadEffect) -> Trips:
-        answers = yield (Statement(SQL.read_effect, request),)
-        rows = answers[-1].rows
-        return ask.Effect(*rows[0]) if rows else None
-
-    def _write_effect(self, request: ask.WriteEffect) -> Trips:
-        effect = request.effect
-        yield (
-            Statement(SQL.write_effect, (request.resource, effect.key, effect.holder, effect.began_at, effect.result)),
-        )
+    # --- effects ---
+    def _begun_meanwhile(self, key: str) -> Exception:
+        return ask.ConflictError(f"key {key!r} was begun in another transaction")
 
     def _look(self, request: ask.InspectResources) -> Trips:
         wanted = (request.resource,)
@@ -164,8 +159,6 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
         ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
-        ask.ReadEffect: _read_effect,
-        ask.WriteEffect: _write_effect,
         ask.InspectResources: _look,
     }
 
@@ -199,8 +192,11 @@ class PostgresCallerCodec(PostgresMigrationCodec, PostgresGuardCodec):
         return _others(request.resources, answers[-1])
 
     def _unpresent(self, request: ask.Unpresent) -> Trips:
-        if request.resources:
-            yield (Statement(SQL.withdraw, (ordered(request.resources),)),)
+        resources = ordered(request.resources)
+        if self._unwritten is not None:
+            yield (Statement(SQL.write_effect_and_withdraw, (*self._unwritten, resources)),)
+        elif resources:
+            yield (Statement(SQL.withdraw, (resources,)),)
 
     ENCODERS: ClassVar = {
         **PostgresGuardCodec.ENCODERS,
@@ -219,20 +215,12 @@ class PostgresFrameworkCodec(PostgresCallerCodec):
     def _unpresent(self, request: ask.Unpresent) -> Trips:
         """Confirm, but withdraw nothing: triggers that COMMIT defers may write, and the transaction ends anyway."""
         # Without a resource, which only observe mode permits, any statement fails in a transaction that has failed.
-        yield _confirm(request.resources) or (Statement(SQL.isolation),)
+        yield self._end(request.resources) or (Statement(SQL.isolation),)
 
     ENCODERS: ClassVar = {
         **PostgresCallerCodec.ENCODERS,
         ask.Unpresent: _unpresent,
     }
-
-
-def _confirm(resources: Sequence[str]) -> tuple[Statement, ...]:
-    """Return the statement that fails unless the transaction is still the one that presented, and has not failed.
-
-    One resource stands for all: they were presented together, and end together with the transaction.
-    """
-    return tuple(Statement(SQL.confirm, (resource,)) for resource in resources[:1])
 
 
 def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:

@@ -26,6 +26,8 @@ _OUR_CLASS = "FL"
 _IDLE_TIMEOUT = "25P03"
 _FAILED_TRANSACTION = "25P02"
 _CONFLICT = "40001"
+CONFLICTS = (_CONFLICT, "40P01")
+"""A transaction that cannot see what another has done, or that the server ended for a deadlock: it may begin again."""
 _SAVEPOINTS = "psycopg: `with connection.transaction():`, SQLAlchemy: begin_nested(), Django: atomic()"
 _DEFINITE = (
     DefiniteError(

@@ -182,11 +182,34 @@ SELECT fencelock.require_signature($1::text, $2::boolean);
 -- The number of the schema; without the table there is no schema.
 SELECT schema FROM fencelock.guard WHERE id = 1;
 
+-- name: begin_effect
+-- Keep an intent of a presented resource; returns what is kept under its key already.
+SELECT key, token, holder, pg_catalog.to_char(began_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), result,
+    request_digest
+FROM fencelock.begin_effect($1::text, $2::text, $3::text, $4::text);
+
 -- name: read_effect
--- What a presented resource keeps of one effect.
-SELECT key, token, holder, pg_catalog.to_char(began_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), result
+-- What a resource keeps under a key.
+SELECT key, token, holder, pg_catalog.to_char(began_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), result,
+    request_digest
 FROM fencelock.read_effect($1::text, $2::text);
 
 -- name: write_effect
--- Keep an effect of a presented resource, or forget it.
+-- Keep an effect of a presented resource, or forget it; an error if the transaction is not the one that presented it.
 SELECT fencelock.write_effect($1::text, $2::text, $3::text, $4::text, $5::text);
+
+-- name: write_effect_and_withdraw
+-- Keep an effect, and take back what was presented.
+SELECT fencelock.write_effect($1::text, $2::text, $3::text, $4::text, $5::text), fencelock.withdraw(VARIADIC $6::text[]);
+
+-- name: purge_effects
+-- Forget old results, except those whose token is the mark.
+WITH gone AS (
+    DELETE FROM fencelock.effect AS kept
+    WHERE kept.result IS NOT NULL
+        AND kept.began_at <= pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $1::bigint / 1000.0)
+        AND NOT EXISTS (
+            SELECT FROM fencelock.mark AS mark WHERE mark.resource = kept.resource AND mark.token = kept.token)
+    RETURNING 1
+)
+SELECT pg_catalog.count(*) FROM gone;

@@ -68,8 +68,8 @@ CREATE TABLE fencelock.guard_key (
 );
 
 -- name: create_effect
--- Effects outside of the database (`fencelock.dispatch`): who began one, with which token, and its result (NULL: nobody
--- has recorded one). Their owner may delete them.
+-- What is done once per key, in a guarded block (`once=`) or outside of the database (`fencelock.dispatch`): who began it,
+-- with which token, its result (NULL: nobody has recorded one), and the digest of the request.
 CREATE TABLE fencelock.effect (
     resource text        NOT NULL COLLATE "C",
     key      text        NOT NULL COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 512),
@@ -77,6 +77,7 @@ CREATE TABLE fencelock.effect (
     holder   text        NOT NULL,
     began_at timestamptz NOT NULL,
     result   text        CHECK (octet_length(result) <= 4096),
+    request_digest text  NOT NULL DEFAULT '' CHECK (octet_length(request_digest) <= 64),
     PRIMARY KEY (resource, key)
 );
 

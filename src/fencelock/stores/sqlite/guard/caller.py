@@ -127,6 +127,15 @@ class SQLiteCallerBase:
     def _record_refusal(self, request: ask.RecordRefusal) -> None:
         self._marks.record_refusal(request.resource, request.kind)
 
+    def _begin_effect(self, request: ask.BeginEffect) -> ask.Effect | None:
+        return self._marks.begin_effect(request.resource, request.effect)
+
+    def _read_effect(self, request: ask.ReadEffect) -> ask.Effect | None:
+        return self._marks.read_effect(request.resource, request.key)
+
+    def _write_effect(self, request: ask.WriteEffect) -> None:
+        self._marks.write_effect(request.resource, request.effect)
+
     def _present(self, request: ask.Present) -> tuple[str, ...]:
         if not self._marks.ask("PRAGMA foreign_keys")[0][0]:
             raise GuardError(
@@ -157,6 +166,9 @@ class SQLiteCallerBase:
         ask.WriteAudit: _write_audit,
         ask.Present: _present,
         ask.Unpresent: _unpresent,
+        ask.BeginEffect: _begin_effect,
+        ask.ReadEffect: _read_effect,
+        ask.WriteEffect: _write_effect,
         ask.ReadMarks: _read_marks,
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,

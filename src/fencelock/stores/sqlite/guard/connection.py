@@ -147,12 +147,24 @@ class SQLiteGuardConnection:
     def _write_audit(self, request: ask.WriteAudit) -> None:
         self.marks.write_audit(request.entry)
 
-    # --- effects outside ---
+    # --- effects ---
+    def _begin_effect(self, request: ask.BeginEffect) -> ask.Effect | None:
+        return self.marks.begin_effect(request.resource, request.effect)
+
     def _read_effect(self, request: ask.ReadEffect) -> ask.Effect | None:
-        return self.marks.read_effect(request.resource, request.key)
+        if self.database.is_in_transaction():
+            return self.marks.read_effect(request.resource, request.key)
+        marks = SQLiteMarks(self.native, self.database.path)
+        return self.database.read(lambda: marks.read_effect(request.resource, request.key))
 
     def _write_effect(self, request: ask.WriteEffect) -> None:
         self.marks.write_effect(request.resource, request.effect)
+
+    def _purge_effects(self, request: ask.PurgeEffects) -> int:
+        self._begin(ask.Begin())
+        count = self.marks.purge_effects(request.older_than_ms)
+        self._commit(ask.Commit())
+        return count
 
     # --- protection ---
     def _read_protections(self, request: ask.ReadProtections) -> tuple[Any, ...]:
@@ -192,8 +204,10 @@ class SQLiteGuardConnection:
         ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.BeginEffect: _begin_effect,
         ask.ReadEffect: _read_effect,
         ask.WriteEffect: _write_effect,
+        ask.PurgeEffects: _purge_effects,
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,

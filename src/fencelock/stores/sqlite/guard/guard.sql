@@ -134,19 +134,41 @@ ORDER BY resource, table_name, kind;
 SELECT count(*) FROM main.fencelock_seal;
 
 -- name: read_effect
--- What the resource keeps of one effect.
-SELECT key, token, holder, began_at, result FROM main.fencelock_effect WHERE resource = :resource AND key = :key;
+-- What the resource keeps under a key.
+SELECT key, token, holder, began_at, result, request_digest
+FROM main.fencelock_effect WHERE resource = :resource AND key = :key;
 
--- name: write_effect
--- Insert or replace an effect under the token that this transaction presents. (An upsert: REPLACE would delete the row.)
-INSERT INTO main.fencelock_effect (resource, key, token, holder, began_at, result)
+-- name: begin_effect
+-- Keep an intent under the token that this transaction presents, unless something is kept under its key.
+INSERT INTO main.fencelock_effect (resource, key, token, holder, began_at, request_digest)
 VALUES (
     :resource, :key, (SELECT token FROM main.fencelock_seal WHERE resource = :resource), :holder,
-    ifnull(nullif(:began_at, ''), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), :result
+    strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :request_digest
+)
+ON CONFLICT (resource, key) DO NOTHING;
+
+-- name: write_effect
+-- Insert or replace an effect under the token that this transaction presents. A result leaves the time at which its effect
+-- began. (An upsert: REPLACE would delete the row.)
+INSERT INTO main.fencelock_effect (resource, key, token, holder, began_at, result, request_digest)
+VALUES (
+    :resource, :key, (SELECT token FROM main.fencelock_seal WHERE resource = :resource), :holder,
+    strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :result, :request_digest
 )
 ON CONFLICT (resource, key) DO UPDATE SET
-    token = excluded.token, holder = excluded.holder, began_at = excluded.began_at, result = excluded.result;
+    token = excluded.token, holder = excluded.holder, result = excluded.result, request_digest = excluded.request_digest,
+    began_at = CASE WHEN excluded.result IS NULL THEN excluded.began_at ELSE began_at END;
 
 -- name: forget_effect
 -- Forget an effect that was never begun.
 DELETE FROM main.fencelock_effect WHERE resource = :resource AND key = :key;
+
+-- name: purge_effects
+-- Forget old results, except those whose token is the mark.
+DELETE FROM main.fencelock_effect
+WHERE result IS NOT NULL
+    AND began_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-' || (:older_than_ms / 1000.0) || ' seconds')
+    AND NOT EXISTS (
+        SELECT 1 FROM main.fencelock_mark AS mark
+        WHERE mark.resource = fencelock_effect.resource AND mark.token = fencelock_effect.token
+    );

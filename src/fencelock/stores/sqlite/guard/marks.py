@@ -173,12 +173,27 @@ class SQLiteMarks:
         found = self.ask(SQL.read_effect, {"resource": resource, "key": key})
         return Effect(*found[0]) if found else None
 
+    def begin_effect(self, resource: str, effect: Effect) -> Effect | None:
+        """Keep an intent, or return what the resource keeps under its key. Triggers refuse a transaction that presents
+        nothing.
+        """
+        row = {"resource": resource, **effect._asdict()}
+        if self.native.execute(SQL.begin_effect, row).rowcount == 1:
+            return None
+        return self.read_effect(resource, effect.key)
+
     def write_effect(self, resource: str, effect: Effect) -> None:
         """Insert or replace an effect; forget it if it has no holder. Triggers refuse a transaction that presents
         nothing.
         """
         statement = SQL.write_effect if effect.holder else SQL.forget_effect
         self.native.execute(statement, {"resource": resource, **effect._asdict()})
+
+    def purge_effects(self, older_than_ms: int) -> int:
+        """Forget old results, and return how many there were."""
+        if not self.has_schema():
+            return 0
+        return self.native.execute(SQL.purge_effects, {"older_than_ms": older_than_ms}).rowcount
 
     def record_refusal(self, resource: str, kind: str) -> None:
         """Count a lease that enforcement would have refused."""

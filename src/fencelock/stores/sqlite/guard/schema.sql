@@ -86,8 +86,8 @@ CREATE TABLE main.fencelock_observed (
 ) STRICT, WITHOUT ROWID;
 
 -- name: effect
--- Effects outside of the file (`fencelock.dispatch`): who began one, with which token, and its result (NULL: nobody has
--- recorded one).
+-- What is done once per key, in a guarded block (`once=`) or outside of the file (`fencelock.dispatch`): who began it, with
+-- which token, its result (NULL: nobody has recorded one), and the digest of the request.
 CREATE TABLE main.fencelock_effect (
     resource TEXT NOT NULL,
     key TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 512),
@@ -95,6 +95,7 @@ CREATE TABLE main.fencelock_effect (
     holder TEXT NOT NULL,
     began_at TEXT NOT NULL,
     result TEXT CHECK (length(CAST(result AS BLOB)) <= 4096),
+    request_digest TEXT NOT NULL DEFAULT '' CHECK (length(request_digest) <= 64),
     PRIMARY KEY (resource, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -211,7 +212,7 @@ WHEN NOT EXISTS (
     WHERE seal.resource = NEW.resource AND seal.token = NEW.token AND NOT mark.is_closed
 )
 BEGIN
-    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use once=, or fencelock.dispatch');
 END;
 
 -- name: keep_effect
@@ -222,16 +223,26 @@ WHEN NEW.resource <> OLD.resource OR NOT EXISTS (
     WHERE seal.resource = NEW.resource AND seal.token = NEW.token AND NOT mark.is_closed
 )
 BEGIN
-    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use once=, or fencelock.dispatch');
+END;
+
+-- name: keep_done
+-- A result stays as long as the token under which it was recorded is the mark: its holder may ask for it again.
+CREATE TRIGGER main.fencelock_keep_done BEFORE DELETE ON fencelock_effect
+WHEN OLD.result IS NOT NULL AND EXISTS (
+    SELECT 1 FROM fencelock_mark AS mark WHERE mark.resource = OLD.resource AND mark.token = OLD.token
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a result stays while its token is the mark of its resource: use fencelock purge --done');
 END;
 
 -- name: keep_intent
--- Only a holder takes back an intent; anybody may delete an effect whose result is recorded.
+-- Only a holder takes back an intent.
 CREATE TRIGGER main.fencelock_keep_intent BEFORE DELETE ON fencelock_effect
 WHEN OLD.result IS NULL AND NOT EXISTS (
     SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)
     WHERE seal.resource = OLD.resource AND NOT mark.is_closed
 )
 BEGIN
-    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use fencelock.dispatch');
+    SELECT RAISE(ABORT, 'fencelock: an effect is kept only inside a guarded transaction of its resource: use once=, or fencelock.dispatch');
 END;

@@ -73,7 +73,7 @@ class ZooKeeperTransaction(WriteBuffer):
         self._read: dict[str, ZooKeeperCondition] = {}
         self._written: set[str] = set()
         self._writes: list[Any] = []
-        self._own_writes: list[Any] = []
+        self._own_writes: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<ZooKeeperTransaction of {', '.join(map(repr, self._roots))}: {len(self._writes)} writes>"
@@ -157,12 +157,14 @@ class ZooKeeperTransaction(WriteBuffer):
         """Write a node of the guard's own at the end of the block, or delete it (None). `before`: its version, None to
         create it.
         """
-        if value is None:
-            self._own_writes += [] if before is None else [Delete(path, before)]
+        if value is None and before is None:
+            self._own_writes.pop(path, None)
+        elif value is None:
+            self._own_writes[path] = Delete(path, before)
         elif before is None:
-            self._own_writes.append(Create(path, value, self._client.acl, 0))
+            self._own_writes[path] = Create(path, value, self._client.acl, 0)
         else:
-            self._own_writes.append(SetData(path, value, before))
+            self._own_writes[path] = SetData(path, value, before)
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
     def _check_readable(self, path: str) -> None:
@@ -181,7 +183,7 @@ class ZooKeeperTransaction(WriteBuffer):
     def request(self) -> Transaction:
         """Return the one request that writes the block; GuardError if it is larger than a server takes."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
-        request = Transaction([*conditions, *self._own_writes, *self._writes])
+        request = Transaction([*conditions, *self._own_writes.values(), *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
             does = f"writes {size_bytes} bytes in {len(self._writes)} operations"
             raise too_large_error(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")

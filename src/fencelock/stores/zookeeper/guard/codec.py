@@ -4,7 +4,7 @@
     <base>/.fencelock/marks/<resource>             its mark
     <base>/.fencelock/marks/<resource>/<digest>    the digest of the mark that is stored
     <base>/.fencelock/audit/<number>               what operators did, in order
-    <base>/.fencelock/effects/<resource>/<key>     an effect outside, and its result (`fencelock.dispatch`)
+    <base>/.fencelock/effects/<resource>/<key>     a job that is done once (`once=`, `fencelock.dispatch`)
 
 ZooKeeper compares versions and never values, and versions come again: on servers that were restored from older data,
 and for a node that was deleted and created again. So each mark has a child named after its digest, which is replaced
@@ -18,16 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.quorum.effects import Operations, StoredValue
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
 from fencelock.stores.quorum.guard_codec import (
-    Operations,
     OptimisticGuardCodec,
     PendingChanges,
-    StoredValue,
     encode_entry,
     encode_mark,
 )
@@ -62,9 +61,14 @@ class ZooKeeperGuardLayout(NamedTuple):
         """Return the child of a mark that is named after the mark's digest."""
         return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
 
+    @property
+    def all_effects(self) -> str:
+        """The parent of the parents of all effects."""
+        return f"{self.base}/{RESERVED}/effects"
+
     def effects(self, resource: str) -> str:
         """Return the parent of a resource's effects."""
-        return f"{self.base}/{RESERVED}/effects/{escape_name(resource)}"
+        return f"{self.all_effects}/{escape_name(resource)}"
 
     def effect(self, resource: str, key: str) -> str:
         """Return the node of an effect."""
@@ -163,16 +167,36 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         request = work.request()
         work.check_answer((yield lambda client: client.commit(request.operations)))
 
+    def _effect_places(self) -> Operations:
+        found = []
+        parent = self._layout.all_effects
+        for name in (yield lambda client: client.child_names(parent)):
+            if (resource := unescape_name(name)) is not None:
+                below = self._layout.effects(resource)
+                keys: list[str] = yield lambda client, below=below: client.child_names(below)
+                found += [(resource, key) for key in map(unescape_name, keys) if key is not None]
+        return found
+
     def _read_effect_value(self, resource: str, key: str) -> Operations:
         path = self._layout.effect(resource, key)
         found: list[StoredValue] = yield lambda client: client.read([path])
-        if found[0].value is not None:
-            # That it is missing cannot be compared. Creating it does that.
-            self.work.rely_on(path, found[0].version, f"effect {key!r}")
         return found[0]
+
+    def _rely_on_effect(self, resource: str, key: str, stored: StoredValue) -> None:
+        if stored.value is not None:
+            # That it is missing cannot be compared. Creating it does that.
+            self.work.rely_on(self._layout.effect(resource, key), stored.version, f"effect {key!r}")
 
     def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
         is_missing = before.value is None
         if is_missing and value is not None:
             yield lambda client: client.make(self._layout.effects(resource))
         self.work.keep(self._layout.effect(resource, key), value, None if is_missing else before.version)
+
+    def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
+        path = self._layout.effect(resource, key)
+        results: list[Any] = yield lambda client: client.commit([Delete(path, stored.version)])
+        for result in results:
+            if is_cause(result) and not isinstance(result, (BadVersionError, NoNodeError)):
+                raise result
+        return not any(map(is_cause, results))
