@@ -17,9 +17,11 @@ from django.test.utils import CaptureQueriesContext
 
 import fencelock
 from fencelock import (
+    AlreadyDoneError,
     ConfigError,
     GuardError,
     LeaseExpiredError,
+    Once,
     SealLostError,
     StaleTokenError,
     UnfencedWriteError,
@@ -101,6 +103,25 @@ def test_a_block_seals_writes_and_commits(empty: GuardedDatabase, lease: Handmad
     assert value() == "new"
     assert guard(empty).mark().token == 5
     assert lease.open_transactions == 0
+
+
+def test_g14_the_work_of_a_key_is_committed_once_with_its_key(lease: HandmadeLease) -> None:
+    """Whoever comes later is told, also with a token that is stale by now, whether it has sealed or not."""
+    once = Once("2026-11-22")
+    once.result = "done"
+    with pytest.raises(ZeroDivisionError), fenced(lease, resource="reports", once=once):
+        write("undone")
+        fail()
+    with fenced(lease, resource="reports", once=once):
+        write("done")
+    work(HandmadeLease(6), value)
+    for token in (4, 5, 6):
+        with pytest.raises(AlreadyDoneError) as caught, fenced(HandmadeLease(token), resource="reports", once=once):
+            write("twice")
+        assert (caught.value.result, caught.value.token) == ("done", 5)
+    assert value() == "done"
+    work(HandmadeLease(6), lambda: write("later"))
+    assert value() == "later"
 
 
 @pytest.mark.reduced

@@ -14,9 +14,11 @@ from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, cre
 import fencelock
 import fencelock.aio
 from fencelock import (
+    AlreadyDoneError,
     ConfigError,
     GuardError,
     LeaseExpiredError,
+    Once,
     SealLostError,
     StaleTokenError,
     UnfencedWriteError,
@@ -61,6 +63,25 @@ def test_a_block_seals_writes_and_commits(stack: Stack, guarded: GuardedDatabase
     assert guarded.value() == "new"
     assert guarded.guard().mark().token == 5
     assert lease.open_transactions == 0
+
+
+def test_g14_the_work_of_a_key_is_committed_once_with_its_key(
+    stack: Stack, guarded: GuardedDatabase, lease: HandmadeLease
+) -> None:
+    """Whoever comes later is told, also with a token that is stale by now, whether it has sealed or not."""
+    once = Once("2026-11-22")
+    once.result = "done"
+    with pytest.raises(ZeroDivisionError):
+        stack.fenced(lease, also(write("undone"), fail), once=once)
+    stack.fenced(lease, write("done"), once=once)
+    stack.fenced(HandmadeLease(6), read)
+    for token in (4, 5, 6):
+        with pytest.raises(AlreadyDoneError) as caught:
+            stack.fenced(HandmadeLease(token), write("twice"), once="2026-11-22")
+        assert (caught.value.result, caught.value.token) == ("done", 5)
+    assert guarded.value() == "done"
+    stack.fenced(HandmadeLease(6), write("later"))
+    assert guarded.value() == "later"
 
 
 @pytest.mark.reduced

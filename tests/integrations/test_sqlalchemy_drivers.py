@@ -86,6 +86,16 @@ def test_a_block_that_ends_well_is_committed(guarded: GuardedDatabase) -> None:
         assert guarded.value() == "first", "the lease is still presented on the connection"
 
 
+def test_g14_the_work_of_a_key_is_committed_once_with_every_driver(guarded: GuardedDatabase) -> None:
+    for stack in stacks(guarded):
+        key = f"key of {stack.target}"
+        stack.fenced(HandmadeLease(5), write("done"), once=key)
+        with pytest.raises(AlreadyDoneError):
+            stack.fenced(HandmadeLease(5), write("twice"), once=key)
+        stack.close()
+    assert guarded.value() == "done"
+
+
 def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(guarded: GuardedDatabase) -> None:
     """They do with psycopg2, which writes all parameters into the text, as the page of PostgreSQL's guard says."""
     if guarded.kind != "postgres":

@@ -5,6 +5,7 @@ and write at once. Only the end of a user's block, and what an operator asked fo
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import fencelock
 import fencelock.aio
-from fencelock import FencelockError, OutcomeUnknownError
+from fencelock import AlreadyDoneError, FencelockError, OutcomeUnknownError, SourceError
 from tests.sql.dialect import run, run_async
 from tests.sql.guarded import Guarded
 from tests.sql.marks import one_version
@@ -20,6 +21,7 @@ from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 
 pytestmark = one_version
 
+KEYS = itertools.count(1)
 MAX_LOST = 40
 """More requests than any flow has."""
 
@@ -113,7 +115,22 @@ def protect(scene: Scene) -> Iterator[bool]:
     yield scene.is_protected()
 
 
-FLOWS = [seal, seal_over_an_older_one, first_block, later_block, close, raise_to, unprotect, protect]
+def once_block(scene: Scene) -> Iterator[bool]:
+    """G14: a block that is tried again, whatever was lost, is done once."""
+    key = f"key {next(KEYS)}"
+    yield False
+    for _ in range(3):
+        try:
+            with scene.guard.transaction(scene.lease, once=key) as native:
+                scene.execute(native, "UPDATE reports SET value = concat(value, ' done')")
+        except AlreadyDoneError:
+            break
+        except (SourceError, scene.guarded.sql.lost_connection):
+            continue
+    yield scene.guarded.value() == "first done"
+
+
+FLOWS = [seal, seal_over_an_older_one, first_block, later_block, close, raise_to, unprotect, protect, once_block]
 REPEATED = {seal, seal_over_an_older_one, close}
 """Flows that ask again by themselves when their commit is not confirmed: their outcome is never unknown."""
 

@@ -18,7 +18,7 @@ _MODULES = {
     "locks": "fencelock.cli.locks",
     "show": "fencelock.cli.locks",
     "break": "fencelock.cli.breaking",
-    "purge": "fencelock.cli.locks",
+    "purge": "fencelock.cli.purging",
     "install": "fencelock.cli.installation",
     "uninstall": "fencelock.cli.installation",
     "epoch": "fencelock.cli.epoch",

@@ -1,6 +1,6 @@
-"""`fencelock locks`, `show` and `purge`: the locks of a source.
+"""`fencelock locks` and `show`: the locks of a source.
 
-Promise: only `purge` changes anything. The token shown is the last one issued, whose lease may be over.
+Promise: nothing is changed. The token shown is the last one issued, whose lease may be over.
 """
 
 from typing import Any
@@ -48,19 +48,6 @@ def show(name: str, source: str | None, as_json: bool) -> None:
     emit(_lock_as_json(info), as_json, _lock_as_text(info))
 
 
-@click.command()
-@source_option
-@json_option
-def purge(source: str | None, as_json: bool) -> None:
-    """Delete the locks without a holder and waiters.
-
-    Their tokens stay spent: if such a lock is used again, its tokens are higher.
-    """
-    with fencelock.connect(source) as connected:
-        count = connected.purge()
-    emit({"purged": count}, as_json, f"{count} forgotten")
-
-
 def check_known(info: fencelock.LockInfo) -> None:
     """Raise NoSuchLockError unless the source has a record of this lock."""
     if not info.is_known:
@@ -104,4 +91,4 @@ def _lock_as_text(info: fencelock.LockInfo) -> str:
     return "\n".join(f"{label:<8}{printable(value)}" for label, value in lines)
 
 
-COMMANDS = [locks, show, purge]
+COMMANDS = [locks, show]

@@ -180,7 +180,7 @@ def test_g12_an_account_without_a_right_that_knows_the_proof_presents_nothing_by
             run(native, "SET @fencelock_presented = %s", value)
             for statement in (
                 "UPDATE reports SET value = 'forged'",
-                "CALL fencelock_write_effect('reports', 'mail', 'forger', '', 'done')",
+                "CALL fencelock_write_effect('reports', 'mail', 'forger', 'done', '')",
             ):
                 with pytest.raises(pymysql.Error) as caught:
                     run(native, statement)

@@ -170,7 +170,17 @@ def test_only_the_owner_may_call_what_is_not_for_holders(application: Guarded) -
         APPLICATION,
     )
     assert [name for (name,) in rows] == [
-        *("base64url", "close_marks", "confirm", "first_argument", "limit_time", "mark_key", "offer", "one_way"),
+        *(
+            "base64url",
+            "begin_effect",
+            "close_marks",
+            "confirm",
+            "first_argument",
+            "limit_time",
+            "mark_key",
+            "offer",
+            "one_way",
+        ),
         *("present", "raise_marks", "read_effect", "read_marks", "record_refusal", "seal", "show_marks"),
         *("show_observations", "signature_of", "withdraw", "write_effect"),
     ]

@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant("G12 the file's ceiling forgets the mark", _MARK_SQL, "ifnull(OLD.token, 0)) + 1125899906842624", "0) + 1125899906842624", _ENFORCED),
     Mutant("G12 the file's first mark has no ceiling", _MARK_SQL, "WHEN NEW.token > max((strftime('%s', 'now') - 1767225600) * 1073741824, 0) + 1125899906842624", "WHEN 0", _ENFORCED),
     Mutant("G12 any entry vouches for a token", _MARK_SQL, "ifnull(OLD.token, 0)) + 1125899906842624\n    AND NOT EXISTS (\n        SELECT 1 FROM fencelock_audit AS entry\n        WHERE entry.id = NEW.audit_id AND entry.to_token = NEW.token AND entry.is_implausible", "ifnull(OLD.token, 0)) + 1125899906842624\n    AND NOT EXISTS (\n        SELECT 1 FROM fencelock_audit AS entry\n        WHERE entry.id = NEW.audit_id", _ENFORCED),
-    Mutant("G3 an overtaken block is told as done", _GUARDING, "    except ConflictError as conflict:\n        yield Begin()", "    except ConflictError as conflict:\n        return\n        yield Begin()", _COMPARES),
+    Mutant("G3 an overtaken block is told as done", _GUARDING, "        yield from explain_conflict(scope, sequencer, tenure, conflict)", "        return", _COMPARES),
     Mutant("G3 etcd compares nothing", "stores/etcd/guard/block.py", "txn((one.compare for one in conditions), writes,", "txn((), writes,", _ETCD_BLOCKS),
     Mutant("G3 etcd's refusal is ignored", "stores/etcd/guard/block.py", "    if answer.succeeded:\n", "    if True:\n", _ETCD_BLOCKS),
     Mutant("G3 ZooKeeper compares no mark", "stores/zookeeper/guard/block.py", "return [*self._guard_conditions, *self._read.values()]", "return [*self._read.values()]", _ZOOKEEPER_BLOCKS),

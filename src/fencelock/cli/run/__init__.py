@@ -60,6 +60,12 @@ holder_option = click.option("--holder", metavar="TEXT", help="The holder's name
 @click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if the lock is held.")
 @grace_option
 @guard_option("At the end, close the resources of this URL that are bound to NAME, so that they refuse CMD's token.")
+@click.option(
+    "--once",
+    metavar="KEY",
+    help="Run CMD at least once for this key, and not again once it has ended with 0: that is recorded at the guard,"
+    " whose URL --guard names, after CMD's end. A crash in between runs CMD again.",
+)
 @holder_option
 def run(**given: Any) -> int:
     """Hold the lock NAME while CMD runs.
@@ -72,10 +78,13 @@ def run(**given: Any) -> int:
     Examples:
       fencelock run nightly-report --no-wait -- ./report.sh
       fencelock run import --wait 60 --guard sqlite:////srv/app.db -- python import.py
+      fencelock run nightly --once $(date -u +%F) --guard sqlite:////srv/app.db -- ./report.sh
 
     \b
     Exit codes: CMD's own, 128+n if signal n ended it, 126 or 127 if it cannot be executed,
     75 if the lock was not obtained, 76 if the lease was lost (also when CMD exited with 0).
+    With --once: 0 if the key was done before (CMD is not run, and a line on stderr says so),
+    69 if CMD ended with 0 and that could not be recorded.
     """
     from fencelock.cli.run.session import hold_and_run
 

@@ -27,6 +27,7 @@ class RunOptions(NamedTuple):
     grace_ms: int
     guards: tuple[str, ...]
     holder: str
+    once: str | None = None
     leads: bool = False
     """Whether another campaign follows a loss, and CMD has the grace to end after SIGTERM or SIGINT."""
     pause_s: float = 0.0
@@ -44,12 +45,15 @@ class RunOptions(NamedTuple):
         grace: float | None,
         guards: tuple[str, ...],
         holder: str | None,
+        once: str | None = None,
     ) -> "RunOptions":
         """Return the options; UsageError if one is outside its range."""
         if no_wait and wait is not None:
             raise click.UsageError("--wait and --no-wait exclude each other: write one of them")
         if wait is not None and not (math.isfinite(wait) and wait >= 0):
             raise click.UsageError(f"--wait {wait:g}: write seconds, 0 or more; leave it out to wait without limit")
+        if once is not None and len(guards) != 1:
+            raise click.UsageError(f"--once {once}: write one --guard URL, which keeps the key")
         return cls(
             name=name,
             words=words,
@@ -59,6 +63,7 @@ class RunOptions(NamedTuple):
             grace_ms=_grace_ms(ttl, grace),
             guards=guards,
             holder=holder or _default_holder(words),
+            once=once,
         )
 
 

@@ -4,7 +4,7 @@
     acquire                                         a signal ends the wait and removes the queue entry
     tell the watchdog the deadline, open the gate
     supervise until CMD's whole group is over
-    close the guards, release the lease
+    record the key of --once, close the guards, release the lease
 
 Promise: whatever happens, neither CMD nor the watchdog keeps running. The lease is released, or abandoned to the
 keeper, or, if this process is killed, ended by its ttl.
@@ -30,6 +30,7 @@ from fencelock.cli.run.supervisor import Supervisor
 from fencelock.cli.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from fencelock.cli.run.once import CommandOnce
     from fencelock.cli.run.options import RunOptions
 
 _SOURCE_VARIABLE = "FENCELOCK_SOURCE"
@@ -74,21 +75,30 @@ class RunSession:
         self._lease: fencelock.Lease | None = None
         self.is_lost = False
         self._loss = "it could not be renewed in time"
+        self._once: CommandOnce | None = None
 
     def run(self) -> int:
         """Acquire, run CMD, release; return the exit code."""
         _show_warnings()
         _check_guards(self._options.guards)
+        if self._options.once is not None:
+            from fencelock.cli.run.once import CommandOnce
+
+            self._once = CommandOnce(self._options.once, self._options)
         with fencelock.connect(self._options.source, hooks=fencelock.Hooks(on_renewed=self._on_renewed)) as source:
             self._announce_new_file(source.url)
             lease = self._lease = self._acquire(source)
+            if self._was_done(lease):
+                lease.release()
+                return 0
             code = self._run_under(lease)
+            is_recorded = code != 0 or self._once is None or self._once.record(lease)
             is_closed = self._close_guards(lease)
             # A lease that ended while CMD was finishing may show only in the source's answer to the release.
             self.is_lost = not lease.release() or self._supervisor.is_lost
             if self.is_lost:
                 complain(f"lock {lease.lock!r}: the lease was lost ({self._why_lost(lease)}); CMD ended with {code}")
-        return LEASE_LOST if self.is_lost else code or (0 if is_closed else UNAVAILABLE)
+        return LEASE_LOST if self.is_lost else code or (0 if is_closed and is_recorded else UNAVAILABLE)
 
     def _acquire(self, source: fencelock.Source) -> fencelock.Lease:
         options = self._options
@@ -101,6 +111,12 @@ class RunSession:
         if lease is None:
             raise fencelock.AcquireTimeoutError(_not_obtained_text(source, options))
         return lease
+
+    def _was_done(self, lease: fencelock.Lease) -> bool:
+        if self._once is None:
+            return False
+        with self._signals.interrupting():
+            return self._once.was_done(lease)
 
     def _run_under(self, lease: fencelock.Lease) -> int:
         """Run CMD until its whole group is over, and return how it ended."""

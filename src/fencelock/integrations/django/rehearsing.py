@@ -87,8 +87,8 @@ def rehearsed(
     """Seal, and begin a rehearsed block; at its end commit it, to the test or to the database in memory."""
     connection = transaction.get_connection(alias)
     marks, effects = REHEARSALS.marks_of(connection), REHEARSALS.effects_of(connection)
+    place = (*scope.keys[0], "" if once is None else once.key)
     if once is not None:
-        place = (*scope.keys[0], once.key)
         check_not_begun(scope.resources[0], effects.get(place), once.intent(credential.sequencer))
     sealed_at = seal_noting(scope, credential.tenure, lambda: _seal(marks, scope, credential))
     is_outermost = not connection.in_atomic_block

@@ -214,7 +214,7 @@ REVOKE ALL ON FUNCTION
     fencelock.show_observations, fencelock.parse, fencelock.check_right, fencelock.check_signature,
     fencelock.check_plausible, fencelock.begin_change, fencelock.raise_mark, fencelock.raise_marks, fencelock.close_marks,
     fencelock.present, fencelock.seal, fencelock.make_mark, fencelock.write_audit, fencelock.change_mark,
-    fencelock.read_effect, fencelock.write_effect,
+    fencelock.check_effect, fencelock.begin_effect, fencelock.read_effect, fencelock.write_effect, fencelock.keep_effect,
     fencelock.grant_right, fencelock.revoke_rights, fencelock.require_signature, fencelock.keep_mark, fencelock.keep_audit,
     fencelock.check_name, fencelock.check_names, fencelock.first_argument, fencelock.check_tables,
     fencelock.tree, fencelock.why_not, fencelock.protect_table, fencelock.unprotect_table
@@ -226,7 +226,8 @@ FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     fencelock.mark_key, fencelock.limit_time, fencelock.offer, fencelock.withdraw, fencelock.confirm, fencelock.record_refusal,
     fencelock.read_marks, fencelock.show_marks, fencelock.show_observations, fencelock.raise_marks, fencelock.close_marks,
-    fencelock.present, fencelock.seal, fencelock.read_effect, fencelock.write_effect, fencelock.first_argument
+    fencelock.present, fencelock.seal, fencelock.begin_effect, fencelock.read_effect, fencelock.write_effect,
+    fencelock.first_argument
 TO PUBLIC;
 
 -- name: grant_views
