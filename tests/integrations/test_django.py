@@ -110,7 +110,6 @@ def test_g14_the_work_of_a_key_is_committed_once_with_its_key(lease: HandmadeLea
     once = Once("2026-11-22")
     once.result = "done"
     with pytest.raises(ZeroDivisionError), fenced(lease, resource="reports", once=once):
-        write("undone")
         fail()
     with fenced(lease, resource="reports", once=once):
         write("done")

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from fencelock import BlockLostError, GuardError, inspect_resources
+from fencelock import AlreadyDoneError, BlockLostError, GuardError, inspect_resources
 from fencelock._api.idle_limit import is_from_lost_block
-from tests.integrations.alchemy import Body, Stack
+from tests.integrations.alchemy import Body, Stack, write
 from tests.integrations.alembics import TERMS, Project
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 from tests.integrations.endings import ENDED, WRITE, check_endings
@@ -87,12 +87,10 @@ def test_a_block_that_ends_well_is_committed(guarded: GuardedDatabase) -> None:
 
 
 def test_g14_the_work_of_a_key_is_committed_once_with_every_driver(guarded: GuardedDatabase) -> None:
-    for stack in stacks(guarded):
-        key = f"key of {stack.target}"
-        stack.fenced(HandmadeLease(5), write("done"), once=key)
+    for number, stack in enumerate(stacks(guarded)):
+        stack.fenced(HandmadeLease(5), write("done"), once=f"job {number}")
         with pytest.raises(AlreadyDoneError):
-            stack.fenced(HandmadeLease(5), write("twice"), once=key)
-        stack.close()
+            stack.fenced(HandmadeLease(5), write("twice"), once=f"job {number}")
     assert guarded.value() == "done"
 
 
