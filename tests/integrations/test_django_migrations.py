@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, migrations, models, transaction
 from django.db.migrations.loader import MigrationLoader
@@ -11,7 +12,7 @@ from django.db.migrations.writer import OperationWriter
 from django.test import override_settings
 
 import fencelock
-from fencelock import LeaseLostError, StaleTokenError
+from fencelock import LeaseLostError, StaleTokenError, UnprotectedTableError
 from fencelock._api.guard import inspect_resources
 from fencelock.errors import ConfigError
 from fencelock.integrations.django import ProtectTable, UnprotectTable, fenced, lock
@@ -148,6 +149,24 @@ def test_a_rebuild_that_fails_leaves_the_table_protected(empty: GuardedDatabase)
     with pytest.raises(DatabaseError, match="UNIQUE"):
         apply(migration, after="0001_initial")
     assert protected_there(empty) == TABLES
+    check_refused(empty)
+
+
+@on_sqlite
+def test_g16_a_table_that_another_tool_rebuilt_stops_blocks_until_it_is_protected_again(
+    empty: GuardedDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
+    empty.rows("CREATE TABLE copied (id INTEGER PRIMARY KEY, balance INTEGER)")
+    empty.rows("DROP TABLE ledger_account")
+    empty.rows("ALTER TABLE copied RENAME TO ledger_account")
+    with take() as lease:
+        with pytest.raises(UnprotectedTableError, match="ledger_account"):
+            work(lease)
+        assert "fencelock.W001" in {message.id for message in run_checks(databases=["default"])}
+        call_command("fencelock_protect")
+        assert "ledger_account: enforce" in capsys.readouterr().out
+        work(lease)
     check_refused(empty)
 
 

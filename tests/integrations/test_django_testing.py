@@ -10,6 +10,8 @@ from tests.integrations.djangos import managed
 
 pytestmark = pytest.mark.process
 RUNNER = ("--testrunner", "fencelock.integrations.django.testing.FencedTestRunner")
+SERVERS = [pytest.param(kind, marks=pytest.mark.campaign) for kind in ("postgres", "mysql")]
+"""Each run takes seconds, and the first test runs all of the project's tests on every database."""
 UNREACHABLE = "sqlite:////nowhere/locks.db"
 
 
@@ -40,18 +42,19 @@ def test_the_runner_and_the_mixin_run_every_kind_of_test(file_for_tests: Guarded
     assert run_tests(file_for_tests, *RUNNER, "books.django_tests") == 12
 
 
+@pytest.mark.parametrize("empty", ["sqlite", *SERVERS], indirect=True)
 def test_the_mixin_needs_no_runner(file_for_tests: GuardedDatabase) -> None:
     assert run_tests(file_for_tests, "books.django_tests.InTestCase", "books.django_tests.Protected") == 8
 
 
-@pytest.mark.parametrize("empty", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("empty", ["sqlite", *SERVERS[:1]], indirect=True)
 def test_parallel_workers_have_sources_and_databases_of_their_own(file_for_tests: GuardedDatabase) -> None:
     run_tests(file_for_tests, *RUNNER, "--parallel", "2", "books.django_tests")
 
 
 @pytest.mark.parametrize("empty", ["sqlite"], indirect=True)
 def test_a_kept_test_database_serves_the_next_run(file_for_tests: GuardedDatabase) -> None:
-    for words in ((), (), ("--parallel", "2")):
+    for words in ((), ("--parallel", "2")):
         run_tests(file_for_tests, *RUNNER, "--keepdb", *words, "books.django_tests")
 
 

@@ -100,8 +100,8 @@ def guards_bound_to(alias: str, lock: str) -> list[fencelock.Guard]:
     return [fencelock.guard(url_of(alias), resource=resource, lock=lock) for resource in sorted(resources)]
 
 
-def protect_tables(alias: str, mode: str, tables: Iterable[Table]) -> Iterator[tuple[ProtectionRequest, list[Table]]]:
-    """Protect these tables as they request it; yield the tables of each resource when it is done."""
+def protect_tables(alias: str, mode: str, tables: Iterable[Table]) -> Iterator[tuple[fencelock.Guard, list[Table]]]:
+    """Protect these tables as they request it; yield each resource's guard and its tables when it is done."""
     together: dict[ProtectionRequest, list[Table]] = {}
     for table in tables:
         together.setdefault(table.asked, []).append(table)
@@ -110,7 +110,7 @@ def protect_tables(alias: str, mode: str, tables: Iterable[Table]) -> Iterator[t
         names = [name_for_guard(connections[alias], table.name) for table in those]
         is_switch = mode == ENFORCE and any(table.found is not None for table in those)
         guard.protect(*names, mode=mode, source=source() if is_switch else None)
-        yield asked, those
+        yield guard, those
 
 
 def unprotect_all(alias: str, reason: str) -> tuple[Protection, ...]:

@@ -55,8 +55,8 @@ def seal_noting(scope: Scope, tenure: Tenure, seal: Callable[[], None]) -> Mappi
 @contextmanager
 def reads_checked(alias: str, sealed_at: Mapping[str, int]) -> Iterator[None]:
     """Check what this thread saves in the database `alias` from now on, until the end of its block."""
-    _BLOCKS.open[alias] = dict(sealed_at)
     try:
+        _BLOCKS.open[alias] = dict(sealed_at)
         yield
     finally:
         _BLOCKS.open.pop(alias, None)

@@ -21,7 +21,7 @@ from django.test.runner import DiscoverRunner, ParallelTestSuite
 
 import fencelock
 from fencelock._api.guard import inspect_resources
-from fencelock.errors import SchemaError
+from fencelock.errors import GuardError, SchemaError
 from fencelock.integrations.django.protecting import has_requests, protect_tables, tables_of, unprotect_all
 from fencelock.integrations.django.rehearsing import REHEARSALS
 from fencelock.integrations.django.settings import SETTING, SOURCE, source
@@ -81,16 +81,33 @@ def protected_tables(*databases: str) -> Iterator[None]:
             if has_requests(alias):
                 check_on_disk(alias)
                 _bind_marks(alias)
-                leaving.callback(unprotect_all, alias, _ENDED)
-                for _ in protect_tables(alias, ENFORCE, tables_of(alias)):
-                    pass
+                guards: list[fencelock.Guard] = []
+                leaving.callback(_unprotect, alias, guards)
+                for guard, _ in protect_tables(alias, ENFORCE, tables_of(alias)):
+                    guards.append(guard)
         yield
 
 
+def _unprotect(alias: str, guards: list[fencelock.Guard]) -> None:
+    """Unprotect by the guards, whose connections are open already, or else whatever the test has made of it."""
+    try:
+        for guard in guards:
+            guard.unprotect(reason=_ENDED)
+    except GuardError:
+        unprotect_all(alias, _ENDED)
+
+
+_bound: set[tuple[str, str]] = set()
+"""The databases whose marks are bound to a source of this process, and that source."""
+
+
 def _bind_marks(alias: str) -> None:
-    """Bind the marks that another process left in a test database, or in its copy, to this process's source."""
+    """Bind the marks that another source's leases left in a test database, or in its copy, to this process's source."""
     url = url_of(alias)
     ours = source().describe()
+    if (url, ours.source_id) in _bound:
+        return
+    _bound.add((url, ours.source_id))
     with suppress(SchemaError):
         for mark in inspect_resources(url).marks:
             if mark.source_id not in (None, ours.source_id):

@@ -48,6 +48,6 @@ class Command(BaseCommand):
             raise CommandError("; ".join(message))
 
     def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
-        for asked, tables in protect_tables(alias, mode, missing):
+        for guard, tables in protect_tables(alias, mode, missing):
             listed = ", ".join(table.name for table in tables)
-            self.stdout.write(f"resource {asked.resource} (lock {asked.lock}): {listed}: {mode}")
+            self.stdout.write(f"resource {guard.resources[0]} (lock {guard.lock}): {listed}: {mode}")
