@@ -225,7 +225,7 @@ from tests.support.helpers import wait_until
 command, events = Command(("touch", "/dev/null")), Events()
 watchdog = Watchdog(command.pid, events=events.writer, grace_ms=1000)
 signals = Signals(events, children=(command.pid, watchdog.pid))
-supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=1000)
+supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=1000, is_bounded=False)
 watchdog.rely_until(boottime_ms() + 1000)
 wait_until(watchdog.has_exited)
 assert supervisor.run({"NAME": "value"}) == 128 + 15

@@ -15,6 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError
+from fencelock.stores.errors import note_lost
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
@@ -81,7 +82,10 @@ class PostgresCallerMapping(CallerConnectionBase):
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Map an error that the guard's triggers raised; None leaves the caller's error as it is."""
-        return map_refusal(error)
+        refused = map_refusal(error)
+        if refused is None and self.native.closed:
+            note_lost(error)
+        return refused
 
 
 class PostgresCallerConnection(PostgresCallerMapping, BlockingCallerConnection):
