@@ -96,7 +96,7 @@ class MySQLConnection(NotingConnection):
 
         It returns after the last result: a routine commits after it has sent its rows.
         """
-        self.query(_filled(self, statement, parameters))
+        self.query(statement % tuple(map(self.escape, parameters)))
         rows: Rows = self._result.rows or ()
         while self._result.has_next:
             self.next_result()
@@ -187,7 +187,7 @@ class AsyncMySQLConnection(AsyncNotingConnection):
 
     async def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement as the synchronous connection does."""
-        await self.query(_filled(self, statement, parameters))
+        await self.query(statement % tuple(map(self.escape, parameters)))
         rows: Rows = self._result.rows or ()
         while self._result.has_next:
             await self.next_result()
@@ -223,11 +223,6 @@ class AsyncMySQLConnection(AsyncNotingConnection):
         writer, self._writer, self._reader = self._writer, None, None
         if writer is not None:
             os.close(_socket_of(writer).detach())
-
-
-def _filled(native: MySQLConnection | AsyncMySQLConnection, statement: str, parameters: Sequence[Any]) -> str:
-    """Return the statement with its parameters as literals. An integer is one as it is, and `escape` takes a while."""
-    return statement % tuple([value if type(value) is int else native.escape(value) for value in parameters])
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
