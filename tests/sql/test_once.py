@@ -9,7 +9,8 @@ from fencelock import AlreadyDoneError, GuardError, Once, StaleTokenError
 from fencelock.stores.registry import guard_store
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded, Step, write
-from tests.support.guards import HandmadeLease
+from tests.sql.marks import one_version
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.support.once import NIGHT, OnceJobs
 
 pytestmark = pytest.mark.server_wide
@@ -59,6 +60,20 @@ def test_g14_of_two_blocks_of_one_lease_the_second_waits_for_the_first(
         block.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
         second.end()
         assert (guarded.value(), kept(guarded)) == ("by the second", [(5, "by the second")])
+
+
+@one_version
+def test_a_key_costs_one_more_round_trip_and_its_result_none(guarded: Guarded, proxy: Any) -> None:
+    guard = fencelock.guard(proxy.url(guarded.database.url()), resource=RESOURCE, lock=LOCK)
+    lease, trips = HandmadeLease(5), []
+    for number in range(6):  # The first ones seal, and prepare what each block sends.
+        once = Once(f"night {number}") if number % 2 else None
+        before = proxy.counts
+        with guard.transaction(lease, once=once):
+            if once is not None:
+                once.result = "done"
+        trips.append((proxy.counts - before)["round trips"])
+    assert trips[4:] == [2, 3], trips
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

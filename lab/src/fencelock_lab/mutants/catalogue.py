@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 _ADMIT = "_flows/admit.py"
 _GUARDING = "_flows/guarding.py"
+_EFFECTS = "_flows/effects.py"
 _TENURE = "_flows/tenure.py"
 _ACQUIRE = "_flows/acquire.py"
 _RECORD = "_keeper/record.py"
@@ -64,6 +65,9 @@ MUTANTS = (
     Mutant("G12 the file's first mark has no ceiling", _MARK_SQL, "WHEN NEW.token > max((strftime('%s', 'now') - 1767225600) * 1073741824, 0) + 1125899906842624", "WHEN 0", _ENFORCED),
     Mutant("G12 any entry vouches for a token", _MARK_SQL, "ifnull(OLD.token, 0)) + 1125899906842624\n    AND NOT EXISTS (\n        SELECT 1 FROM fencelock_audit AS entry\n        WHERE entry.id = NEW.audit_id AND entry.to_token = NEW.token AND entry.is_implausible", "ifnull(OLD.token, 0)) + 1125899906842624\n    AND NOT EXISTS (\n        SELECT 1 FROM fencelock_audit AS entry\n        WHERE entry.id = NEW.audit_id", _ENFORCED),
     Mutant("G3 an overtaken block is told as done", _GUARDING, "        yield from explain_conflict(scope, sequencer, tenure, conflict)", "        return", _COMPARES),
+    Mutant("G14 a key is looked for, and not begun", _EFFECTS, "check_not_begun(resource, (yield from ask(BeginEffect(resource, effect))), effect)", "check_not_begun(resource, (yield from ask(ReadEffect(resource, effect.key))), effect)", "tests/process/test_once.py"),
+    Mutant("G14 a stale lease is told nothing", _EFFECTS, "        yield from tell_if_done(scope, effect, stale)\n", "", "tests/rules/test_once.py"),
+    Mutant("G14 another request is taken for done", _EFFECTS, "    if before.request_digest != effect.request_digest:", "    if False:", "tests/rules/test_once.py"),
     Mutant("G3 etcd compares nothing", "stores/etcd/guard/block.py", "txn((one.compare for one in conditions), writes,", "txn((), writes,", _ETCD_BLOCKS),
     Mutant("G3 etcd's refusal is ignored", "stores/etcd/guard/block.py", "    if answer.succeeded:\n", "    if True:\n", _ETCD_BLOCKS),
     Mutant("G3 ZooKeeper compares no mark", "stores/zookeeper/guard/block.py", "return [*self._guard_conditions, *self._read.values()]", "return [*self._read.values()]", _ZOOKEEPER_BLOCKS),
