@@ -12,9 +12,9 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
+from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.executors import executor_for
-from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
@@ -152,6 +152,7 @@ class AsyncGuard(BaseGuard):
         info = None if source is None else await _source_info(source)
         asked = (self._core.scope, tables, mode, info, default_holder())
         if connection is None:
+            await self._executor.repair()
             await self._executor.install()
             await self._operate(admin.protect(*asked))
         else:
@@ -165,6 +166,7 @@ class AsyncGuard(BaseGuard):
         check_tables(tables)
         asked = (self._core.scope, tables, default_holder(), check_reason(reason))
         if connection is None:
+            await self._executor.repair()
             await self._operate(admin.unprotect(*asked))
         else:
             await run_async(admin.unprotect_inside(*asked), self._inside(connection))

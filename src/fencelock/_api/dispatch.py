@@ -8,7 +8,8 @@ freezes inside the block may go on later, and nobody can stop it then: the next 
 from types import TracebackType
 from typing import Self, TypeVar
 
-from fencelock._api.guard import BaseGuard, Guard, core_of
+from fencelock._api.base_guard import BaseGuard, core_of
+from fencelock._api.guard import Guard
 from fencelock._api.guard_core import check_free
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.once import Once

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential
-from fencelock._api.guard_core import GuardCore, GuardedWork
+from fencelock._api.guard_core import GuardCore, GuardedWork, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once
 from fencelock._drivers.aio import Threads
@@ -53,6 +53,9 @@ class Executor(Protocol):
     async def install(self) -> None:
         """Create the store's schema if it has none."""
 
+    async def repair(self) -> None:
+        """Create again what somebody has dropped of the store's schema."""
+
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> AsyncWork:
         """Return a guarded transaction that has not begun."""
 
@@ -93,10 +96,18 @@ class AsyncioExecutor:
         self._core.scope = scope.bound_to(lock)
 
     async def install(self) -> None:
-        """Create the store's schema if it has none: rare enough for a thread of its own."""
+        """Create the store's schema if it has none."""
+        await self._run_in_thread(self._store.install)
+
+    async def repair(self) -> None:
+        """Create again what somebody has dropped of the store's schema."""
+        await self._run_in_thread(lambda: repair(self._store))
+
+    async def _run_in_thread(self, work: Callable[[], None]) -> None:
+        """Do what is rare enough for a thread of its own."""
         threads = Threads()
         try:
-            await threads.run(self._store.install)
+            await threads.run(work)
         finally:
             threads.close()
 
@@ -184,6 +195,10 @@ class ThreadExecutor:
     async def install(self) -> None:
         """Create the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
+
+    async def repair(self) -> None:
+        """Create again what somebody has dropped of the store's schema."""
+        await self._beginnings.run(repair, self._core.store)
 
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "ThreadWork":
         """Return a guarded transaction that has not begun."""

@@ -1,4 +1,4 @@
-"""The sync guard, which refuses stale writers at a resource. `BaseGuard` is what it shares with its async twin.
+"""The sync guard, which refuses stale writers at a resource.
 
 Promise: a write inside `with guard.transaction(lease)` is committed only if no newer holder has sealed the resource;
 the same transaction checks that. The first use of a tenure seals the resource before anything is read from it. Any
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
-from fencelock._api.guard_core import GuardCore, check_free, check_transactional_ddl
+from fencelock._api.guard_core import check_free, check_transactional_ddl, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
-from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -28,9 +28,7 @@ from fencelock._api.validation import (
 from fencelock._drivers.guard import run
 from fencelock._flows import admin, rights
 from fencelock._flows.rights import Cured
-from fencelock._flows.tenure import Scope
-from fencelock.errors import ConfigError
-from fencelock.hooks import NO_HOOKS, Hooks, check_hooks
+from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import (
     Mark,
     SourceInfo,
@@ -42,7 +40,7 @@ from fencelock.model import (
 )
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Right
-from fencelock.protocol.stores import GuardConnection, GuardStore
+from fencelock.protocol.stores import GuardConnection
 from fencelock.stores.registry import guard_store
 
 if TYPE_CHECKING:
@@ -50,59 +48,6 @@ if TYPE_CHECKING:
     from fencelock.protocol.source_requests import Keys
 
 Result = TypeVar("Result")
-
-
-class BaseGuard(Uncopyable):
-    """What the sync and the async guard share."""
-
-    _instead = "it has connections of its own. Use it in other threads, and make another one in other processes"
-
-    def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
-        self._core = GuardCore(store, scope, check_hooks(hooks))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url} resources={list(self.resources)!r} lock={self.lock!r}>"
-
-    @property
-    def url(self) -> str:
-        """Where the resources are."""
-        return self._core.store.url
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """The names of the resources."""
-        return self._core.scope.resources
-
-    @property
-    def lock(self) -> str:
-        """The name of the lock whose holder may write to the resources."""
-        return self._core.scope.lock
-
-    def _patterns(self, resource: str | None) -> tuple[str, ...]:
-        return self.resources if resource is None else (check_resource_name(resource),)
-
-    def _own_patterns(self, resource: str | None) -> tuple[str, ...]:
-        """Return what a right is to be given to; ConfigError for a resource of the guard that is read as a prefix."""
-        if resource is None and (prefixes := [name for name in self.resources if name.endswith("*")]):
-            raise ConfigError(
-                f"a right to {prefixes[0]!r} is one to every resource whose name begins with {prefixes[0][:-1]!r}: if "
-                f"you want that, name it by `resource=`; else rename the resource"
-            )
-        return self._patterns(resource)
-
-    def _only_resource(self, what: str) -> str:
-        if len(self.resources) != 1:
-            raise ConfigError(
-                f"{what} is about one resource, and this guard has {len(self.resources)}: open one for each"
-            )
-        return self.resources[0]
-
-
-def core_of(guard: BaseGuard) -> GuardCore:
-    """Return the core of a guard, for adapters; ConfigError if the argument is not a guard."""
-    if not isinstance(guard, BaseGuard):
-        raise ConfigError(f"guard must be a guard that fencelock.guard(…) returned, not {type(guard).__name__}")
-    return guard._core  # noqa: SLF001 - this module's own.
 
 
 def guard(
@@ -234,6 +179,7 @@ class Guard(BaseGuard):
         info = None if source is None else _source_info(source)
         asked = (self._core.scope, tables, mode, info, default_holder())
         if connection is None:
+            repair(self._core.store)
             self._core.store.install()
             self._operate(admin.protect(*asked))
         else:
@@ -247,6 +193,7 @@ class Guard(BaseGuard):
         check_tables(tables)
         asked = (self._core.scope, tables, default_holder(), check_reason(reason))
         if connection is None:
+            repair(self._core.store)
             self._operate(admin.unprotect(*asked))
         else:
             run(admin.unprotect_inside(*asked), self._inside(connection))

@@ -81,6 +81,12 @@ def check_free(url: str, task: object = None) -> None:
             )
 
 
+def repair(store: GuardStore) -> None:
+    """Have a database create again what somebody has dropped of its schema."""
+    if isinstance(store, SQLGuardStore):
+        store.repair()
+
+
 def check_transactional_ddl(store: GuardStore) -> None:
     """Raise UnsupportedError unless the store's tables can be protected inside a caller's transaction."""
     if not (isinstance(store, SQLGuardStore) and store.has_transactional_ddl):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fencelock._api.base_guard import BaseGuard, core_of
 from fencelock._api.credentials import Credential, credential_of
 from fencelock._api.executors import executor_for
-from fencelock._api.guard import BaseGuard, core_of
 from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of

@@ -186,6 +186,9 @@ class SQLGuardStore(GuardStore, Protocol):
     has_transactional_ddl: bool
     """Whether a caller's transaction may protect tables: DDL does not commit it, and ends with it."""
 
+    def repair(self) -> None:
+        """Create again what somebody has dropped of the schema; do nothing where there is none."""
+
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> FrameworkConnection:
         """Return a connection that uses a framework's own: `connection` has DB-API cursors, whose parameters are
         written in `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.

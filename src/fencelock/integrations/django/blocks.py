@@ -13,8 +13,8 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transaction
 
+from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import credential_of
-from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from django.db import transaction
 
+from fencelock._api.base_guard import BaseGuard, core_of
 from fencelock._api.credentials import Credential
-from fencelock._api.guard import BaseGuard, core_of
 from fencelock._api.once import Once
 from fencelock._api.validation import scope_of
 from fencelock._flows.admit import Verdict, admit

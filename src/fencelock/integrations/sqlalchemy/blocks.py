@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session, scoped_session
 
-from fencelock._api.guard import BaseGuard
+from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guard_core import check_unused
 from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock

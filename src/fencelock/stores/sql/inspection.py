@@ -50,6 +50,28 @@ def only_observed(url: str, table: str, resource: str) -> Finding:
     )
 
 
+def tables_lost(url: str, tables: Iterable[str]) -> Finding:
+    """Return the finding about a schema of which somebody has dropped tables."""
+    message = (
+        f"{url} has lost fencelock's own tables ({', '.join(tables)}): a migration has dropped them, perhaps with the "
+        f"marks, and writes to protected tables may fail"
+    )
+    remedy = (
+        f"run `fencelock protect {url} … --source SOURCE` for each table with triggers, which raises its mark, or "
+        f"`fencelock unprotect`; and keep fencelock's tables out of migrations"
+    )
+    return Finding("lost-tables", message, remedy)
+
+
+def orphaned(url: str, table: str, resource: str) -> Finding:
+    """Return the finding about a table with triggers, and without a record."""
+    message = f"table {table} has triggers of fencelock for resource {resource!r}, and there is no record of it"
+    remedy = (
+        f"run `fencelock protect {url} --resource … --lock … --table {table} --source SOURCE`, or `fencelock unprotect`"
+    )
+    return Finding("orphaned-trigger", message, remedy, resource)
+
+
 def unprotected(url: str, resource: str) -> Finding:
     """Return the finding about a resource without tables."""
     message = f"resource {resource!r} protects no table: only code that uses the guard is checked"

@@ -158,6 +158,14 @@ WHERE EVENT_OBJECT_SCHEMA = CONVERT({database} USING utf8mb4) AND EVENT_OBJECT_T
 -- Record a table, and draw the number for its triggers' names.
 INSERT INTO {here}.fencelock_protection (table_name, resource, mode) VALUES ({table}, {resource}, {mode});
 
+-- name: skip_numbers
+-- Draw only numbers from this one on: triggers without a record have the others.
+ALTER TABLE {here}.fencelock_protection AUTO_INCREMENT = {next};
+
+-- name: adopt_protection
+-- Record a table whose triggers have this number already.
+INSERT INTO {here}.fencelock_protection (id, table_name, resource, mode) VALUES ({id}, {table}, {resource}, {mode});
+
 -- name: added_protection
 -- The number that was drawn.
 SELECT LAST_INSERT_ID();

@@ -15,12 +15,13 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, decode_text, literals, quoted, results
 from fencelock.stores.mysql.guard.errors import read_report
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
-from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, unprotected
+from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, orphaned, tables_lost, unprotected
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
 GUARD = statements(__package__, "guard.sql")
 _NO_ROUTINE = {1305, 1146}
+_NO_TABLE = 1146
 _IS_FIRST = "1"
 
 
@@ -38,6 +39,10 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
         report = read_report(error)
         if report is None or report.number not in _NO_ROUTINE:
             raise
+        if report.number == _NO_TABLE:
+            orphans = {(row[0], decode_text(row[1])) for row in ask(SQL.triggered)}
+            lost = [tables_lost(info.url, [report.text])]
+            return lost + [orphaned(info.url, table, resource) for table, resource in sorted(orphans)]
         return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)
     rights = ask(GUARD.show_rights)
@@ -55,6 +60,9 @@ def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> 
     for entry in entries:
         table = entry.table or entry.name
         named = f"table {table} of resource {entry.resource!r}"
+        if entry.is_orphaned:
+            yield orphaned(url, table, entry.resource)
+            continue
         if not entry.mode:
             left = ", ".join(sorted(kind for kind in KINDS if entry.is_covered(kind))) or "no"
             message = (

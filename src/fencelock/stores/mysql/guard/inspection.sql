@@ -1,6 +1,14 @@
 -- The queries of `fencelock doctor` about a guarded database. None of them writes. A server shows the rights of other
 -- accounts only to those that may read its system tables.
 
+-- name: triggered
+-- Every table with triggers of fencelock that this account can see, and their resource.
+SELECT EVENT_OBJECT_TABLE, UNHEX(SUBSTRING_INDEX(SUBSTRING_INDEX(
+    CONVERT(ACTION_STATEMENT USING latin1), 'mark.resource = x''', -1), '''', 1))
+FROM information_schema.TRIGGERS
+WHERE TRIGGER_SCHEMA = CONVERT({database} USING utf8mb4)
+    AND TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$';
+
 -- name: cascades
 -- Foreign keys between tables of this database: child, parent, and what a change of the parent does.
 SELECT TABLE_NAME, REFERENCED_TABLE_NAME, CONCAT('ON DELETE ', DELETE_RULE, ', ON UPDATE ', UPDATE_RULE)

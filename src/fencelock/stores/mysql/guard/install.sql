@@ -4,6 +4,15 @@
 -- The number of the schema; no row if an installation was interrupted.
 SELECT schema_number FROM fencelock_guard WHERE id = 1;
 
+-- name: read_tables
+-- The names of the tables that are there.
+SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'fencelock\_%';
+
+-- name: read_left
+-- What shows that there was a guard: the triggers on tables that are not fencelock's own.
+SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()
+    AND TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$';
+
 -- name: lock
 -- Admits one installation at a time; the lock ends with the connection.
 SELECT COALESCE(GET_LOCK('{lock}', {limit_s}), 0);

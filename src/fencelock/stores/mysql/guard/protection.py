@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import GuardError
 from fencelock.model import Protection
-from fencelock.protocol.guard_requests import Protected
+from fencelock.protocol.guard_requests import ORPHANED, Protected
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text, literal, literals, quoted
@@ -41,6 +41,8 @@ class MySQLProtectionEntry(NamedTuple):
     name: str
     table: str | None
     intact: dict[tuple[str, str], bool]
+    is_orphaned: bool = False
+    """Whether it has triggers, and there is no record of it."""
 
     def has(self, mode: str) -> bool:
         """Return whether every kind of write meets a trigger of this mode."""
@@ -68,7 +70,9 @@ def entries_in(rows: Rows) -> list[MySQLProtectionEntry]:
     """Return every table that was protected and not unprotected, from the rows of show_triggers."""
     found: dict[int, MySQLProtectionEntry] = {}
     for number, resource, name, table, trigger, is_sound, _ in rows:
-        known = found.get(number) or MySQLProtectionEntry(number, decode_text(resource), name, table, {})
+        known = found.get(number) or MySQLProtectionEntry(
+            number, decode_text(resource), name or table, table, {}, is_orphaned=name is None
+        )
         if trigger is not None:
             _, _, kind, mode = trigger.split("_")
             known.intact[mode, kind] = bool(is_sound)
@@ -99,16 +103,23 @@ class Protector:
         for table in tables:
             before = yield from self._entry(resource, table, mode)
             yield from self._create(before, table, mode)
-            if (other := before.other_than(mode)) is not None:
+            # A record comes last: what is interrupted before is orphaned still.
+            if before.is_orphaned:
+                adopt = self._fill(SQL.adopt_protection, id=before.id, table=table, resource=resource, mode=mode)
+                self.afterwards.append(adopt)
+            other = ORPHANED if before.is_orphaned else before.other_than(mode)
+            if other is not None:
                 protection = before._replace(table=table).as_protection(self._database)
                 changed.append(Protection(protection.table, resource, other))
         return Protected(tuple(changed))
 
     def unprotect(self, resource: str, names: tuple[str, ...]) -> Trips:
         """Drop the triggers of these tables of the resource, or of all its tables."""
-        tables = yield from self._tables(names)
         rows = (yield self._fill(SQL.show_triggers, resource=resource))[0]
         entries = {entry.table or entry.name: entry for entry in entries_in(rows)}
+        # A table that was dropped is known by its name alone.
+        tables = dict.fromkeys(map(self._named, names))
+        yield from self._tables(tuple(table for table in tables if table not in entries))
         if not entries:
             raise nothing_protected(resource)
         for table in tables:
@@ -130,7 +141,8 @@ class Protector:
                     yield self._fill(SQL.rename_protection, id=entry.id, table=entry.table)
                 continue
             if entry.resource == resource:
-                yield self._fill(SQL.change_protection, id=entry.id, table=table, mode=mode)
+                if not entry.is_orphaned:
+                    yield self._fill(SQL.change_protection, id=entry.id, table=table, mode=mode)
                 return entry
             if entry.table is not None:
                 raise GuardError(
@@ -138,6 +150,8 @@ class Protector:
                     f"unprotect it there first, or name that resource"
                 )
             yield self._fill(SQL.drop_protection, id=entry.id)
+        if orphaned := [entry.id for entry in entries_in(rows) if entry.is_orphaned]:
+            yield self._fill(SQL.skip_numbers, next=max(orphaned) + 1)
         yield self._fill(SQL.add_protection, table=table, resource=resource, mode=mode)
         ((number,),) = (yield SQL.added_protection)[0]
         return MySQLProtectionEntry(number, resource, table, None, {})

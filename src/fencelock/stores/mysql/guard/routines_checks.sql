@@ -263,3 +263,33 @@ BEGIN
         SIGNAL SQLSTATE 'FL012' SET MESSAGE_TEXT = message;
     END IF;
 END;
+
+-- name: fencelock_show_triggers
+-- Every table that was protected and not unprotected, with each existing trigger of fencelock, for any account: its
+-- table, its name, whether it is intact, and its position among the table's triggers of its kind. Then, without a recorded
+-- name, the triggers of which there is no record.
+CREATE PROCEDURE fencelock_show_triggers(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+SELECT protection.id, protection.resource, protection.table_name, made.EVENT_OBJECT_TABLE, made.TRIGGER_NAME,
+    LOCATE(CONCAT('x''', HEX(protection.resource), ''''), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
+        AND made.ACTION_TIMING = 'BEFORE'
+        AND made.TRIGGER_NAME LIKE CONCAT('%\_', LOWER(made.EVENT_MANIPULATION), '\_%'),
+    made.ACTION_ORDER
+FROM fencelock_protection AS protection
+LEFT JOIN information_schema.TRIGGERS AS made
+    ON made.TRIGGER_SCHEMA = DATABASE() AND made.TRIGGER_NAME LIKE CONCAT('fencelock\_', protection.id, '\_%')
+WHERE p_resource IS NULL OR protection.resource = p_resource
+UNION ALL
+SELECT orphan.id, orphan.resource, NULL, orphan.table_name, orphan.trigger_name, orphan.is_sound, orphan.position FROM (
+    SELECT CAST(SUBSTRING_INDEX(SUBSTRING(made.TRIGGER_NAME, 11), '_', 1) AS UNSIGNED) AS id,
+        UNHEX(SUBSTRING_INDEX(SUBSTRING_INDEX(
+            CONVERT(made.ACTION_STATEMENT USING latin1), 'mark.resource = x''', -1), '''', 1)) AS resource,
+        made.EVENT_OBJECT_TABLE AS table_name, made.TRIGGER_NAME AS trigger_name,
+        made.ACTION_TIMING = 'BEFORE' AS is_sound, made.ACTION_ORDER AS position
+    FROM information_schema.TRIGGERS AS made
+    WHERE made.TRIGGER_SCHEMA = DATABASE()
+        AND made.TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$'
+) AS orphan
+WHERE (p_resource IS NULL OR orphan.resource = p_resource)
+    AND orphan.id NOT IN (SELECT id FROM fencelock_protection)
+ORDER BY 1, 5;

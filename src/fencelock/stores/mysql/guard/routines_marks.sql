@@ -286,22 +286,6 @@ BEGIN
     KILL p_number;
 END;
 
--- name: fencelock_show_triggers
--- Every table that was protected and not unprotected, with each existing trigger of fencelock, for any account: its
--- table, its name, whether it is intact, and its position among the table's triggers of its kind.
-CREATE PROCEDURE fencelock_show_triggers(p_resource VARBINARY(512))
-READS SQL DATA SQL SECURITY DEFINER
-SELECT protection.id, protection.resource, protection.table_name, made.EVENT_OBJECT_TABLE, made.TRIGGER_NAME,
-    LOCATE(CONCAT('x''', HEX(protection.resource), ''''), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
-        AND made.ACTION_TIMING = 'BEFORE'
-        AND made.TRIGGER_NAME LIKE CONCAT('%\_', LOWER(made.EVENT_MANIPULATION), '\_%'),
-    made.ACTION_ORDER
-FROM fencelock_protection AS protection
-LEFT JOIN information_schema.TRIGGERS AS made
-    ON made.TRIGGER_SCHEMA = DATABASE() AND made.TRIGGER_NAME LIKE CONCAT('fencelock\_', protection.id, '\_%')
-WHERE p_resource IS NULL OR protection.resource = p_resource
-ORDER BY protection.id, made.TRIGGER_NAME;
-
 -- name: fencelock_show_observations
 -- What observe mode let pass; as bytes, since a program's name for itself may be anything.
 CREATE PROCEDURE fencelock_show_observations(p_resource VARBINARY(512))

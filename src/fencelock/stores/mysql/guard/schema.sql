@@ -100,6 +100,10 @@ CREATE TABLE IF NOT EXISTS fencelock_protection (
     INDEX fencelock_protection_of (resource)
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- name: forget_records
+-- Records that outlive the marks are void: their tables count as orphaned, and protecting one again raises its mark.
+DELETE FROM fencelock_protection WHERE NOT EXISTS (SELECT 1 FROM fencelock_mark);
+
 -- name: create_observation
 -- What observe mode let pass: a row for each connection and kind, so that writers neither wait for each other nor
 -- conflict. Without a table: a lease, not a write, would have been refused.

@@ -9,6 +9,7 @@ repeated, and the schema's number, without which nothing is called, is written l
 """
 
 import hashlib
+import re
 from typing import Any, cast
 
 import pymysql
@@ -47,6 +48,7 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
+TABLES = tuple(made[1] for name in SCHEMA if (made := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", SCHEMA[name])))
 ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("checks", "present", "effects", "marks"))
 """In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")
@@ -118,6 +120,17 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
         routines = [name for file in ROUTINES for name in file]
         uninstall(self.info, tables=SCHEMA, routines=routines, drops_triggers=True)
 
+    def repair(self) -> None:
+        """Create again what somebody has dropped of the schema; do nothing where there is none."""
+        native = open_connection(self.info, REQUEST_TIMEOUT_S)
+        try:
+            is_left = any(results(native, INSTALL.read_left)[0])
+            is_to_repair = is_left and bool(lost_tables(native))
+        finally:
+            FORKS.close(native)
+        if is_to_repair:
+            self.install()
+
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""
         try:
@@ -136,7 +149,7 @@ def install(info: MySQLConnectionInfo) -> None:
         native = open_connection(info, REQUEST_TIMEOUT_S)
         try:
             results(native, SETTLE_SEPARATE)
-            if not _is_installed(native):
+            if not (_is_installed(native) and not lost_tables(native)):
                 _install(native, info)
         finally:
             FORKS.close(native)
@@ -159,6 +172,12 @@ def _is_installed(native: MySQLConnection) -> bool:
     return bool(rows)
 
 
+def lost_tables(native: MySQLConnection) -> list[str]:
+    """Return which of fencelock's own tables are missing."""
+    known = {row[0] for row in results(native, INSTALL.read_tables)[0]}
+    return [table for table in TABLES if table not in known]
+
+
 def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
     lock = "fencelock_guard_" + hashlib.sha256(info.database.encode()).hexdigest()[:32]
     ((is_ours,),) = results(native, INSTALL.lock.format(lock=lock, limit_s=INSTALL_WAIT_S))[0]
@@ -166,7 +185,8 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
         raise SourceUnavailableError(
             f"{info.url}: another installation has been running for {INSTALL_WAIT_S} s: try again"
         )
-    if _is_installed(native):
+    is_installed = _is_installed(native)
+    if is_installed and not lost_tables(native):
         return
     for name in SCHEMA:
         results(native, SCHEMA[name])
@@ -175,4 +195,5 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
         for name in file:
             results(native, INSTALL.drop_routine.format(routine=name))
             results(native, expand(file[name]))
-    results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER, secret=draw_mask_secret()))
+    if not is_installed:
+        results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER, secret=draw_mask_secret()))

@@ -5,6 +5,9 @@ database's default privileges are, no other role gets a right on the new objects
 explicit command.
 """
 
+import re
+from collections.abc import Iterable
+
 import psycopg
 from psycopg import sql
 
@@ -20,32 +23,68 @@ COMMON = statements(__package__, "common.sql")
 REQUEST_TIMEOUT_S = 60.0
 _KEY = 7378697628973295215
 """The advisory lock that admits one installation at a time."""
+_TABLE = re.compile(r"CREATE TABLE fencelock\.(\w+)")
+_FIND_LOST = "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass('fencelock.' || name) IS NULL"
+_REPEATABLE = {
+    "CREATE FUNCTION": "CREATE OR REPLACE FUNCTION",
+    "CREATE VIEW": "CREATE OR REPLACE VIEW",
+    "CREATE TRIGGER": "CREATE OR REPLACE TRIGGER",
+    "CREATE TABLE": "CREATE TABLE IF NOT EXISTS",
+    "CREATE INDEX": "CREATE INDEX IF NOT EXISTS",
+}
 _FIND_SCHEMA = "SELECT to_regnamespace('fencelock') IS NOT NULL"
 _FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
 _FIND_COMMON = "SELECT to_regprocedure('fencelock.one_way(text)') IS NOT NULL"
 
 
-def install(info: PostgresConnectionInfo, *, part: str, table: str, number: int, files: tuple[Statements, ...]) -> None:
+def install(
+    info: PostgresConnectionInfo,
+    *,
+    part: str,
+    table: str,
+    number: int,
+    files: tuple[Statements, ...],
+    is_repairable: bool = False,
+) -> None:
     """Create a part of the schema in one transaction, unless it is installed with this number already.
 
-    `table` is the part's own table in the schema `fencelock`; its column `schema` holds the number.
+    `table` is the part's own table in the schema `fencelock`; its column `schema` holds the number. `is_repairable`:
+    what somebody has dropped of the part is created again, beside what is left.
     """
     connection = open_connection(info, REQUEST_TIMEOUT_S)
     try:
         with error_mapper(info):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             connection.execute(SQL.prepare.encode(), [_KEY])
-            if not _is_installed(connection, info, part, table, number):
+            is_whole = _is_installed(connection, info, part, table, number)
+            if is_repairable and is_whole:
+                is_whole = not lost_tables(connection, files)
+            if not is_whole:
                 connection.execute("CREATE SCHEMA IF NOT EXISTS fencelock")
                 has_common = connection.execute(_FIND_COMMON).fetchone() == (True,)
                 for file in files if has_common else (COMMON, *files):
                     for name in file:
-                        connection.execute(file[name].encode())
+                        text = _repeatable(file[name]) if is_repairable else file[name]
+                        connection.execute(text.encode())
                 for (revoke,) in connection.execute(SQL.list_default_grants.encode()).fetchall():
                     connection.execute(revoke.encode())
             connection.execute("COMMIT")
     finally:
         FORKS.close(connection)
+
+
+def _repeatable(statement: str) -> str:
+    """Return a statement of a schema that accepts what is there already."""
+    for first, repeated in _REPEATABLE.items():
+        if statement.startswith(first):
+            return repeated + statement.removeprefix(first)
+    return statement
+
+
+def lost_tables(connection: psycopg.Connection[tuple[object, ...]], files: Iterable[Statements]) -> list[str]:
+    """Return which tables of these files the database does not have."""
+    names = [made[1] for file in files for name in file if (made := _TABLE.match(file[name]))]
+    return [str(name) for (name,) in connection.execute(_FIND_LOST, [names]).fetchall()]
 
 
 def is_installed(info: PostgresConnectionInfo, *, part: str, table: str, number: int) -> bool:

@@ -11,11 +11,13 @@ import psycopg
 
 from fencelock.model import Finding
 from fencelock.stores.postgres.connection.inspection import open_functions
+from fencelock.stores.postgres.connection.install import lost_tables
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, unprotected
+from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, orphaned, tables_lost, unprotected
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
+SCHEMA = statements(__package__, "schema.sql")
 Rows = list[tuple[Any, ...]]
 
 
@@ -26,6 +28,9 @@ def findings(native: psycopg.Connection[Any], info: PostgresConnectionInfo) -> l
         return native.execute(statement.encode()).fetchall()
 
     found = ask(SQL.has_schema)
+    if ask(SQL.is_left) == [(True,)] and (lost := lost_tables(native, (SCHEMA,))):
+        findings = ask(SQL.orphaned if ask(SQL.has_records) == [(True,)] else SQL.triggered)
+        return [tables_lost(info.url, lost), *(orphaned(info.url, *row) for row in findings)]
     if not found or not found[0][0]:
         return no_marks(info.url)
     if not found[0][1]:
@@ -105,6 +110,7 @@ def _settings(_: str, setting: str) -> Finding:
 
 _EXAMINATIONS: tuple[tuple[str, Callable[..., Finding | None]], ...] = (
     (SQL.lost, _lost),
+    (SQL.orphaned, orphaned),
     (SQL.observed, only_observed),
     (SQL.truncatable, _truncatable),
     (SQL.unprotected, unprotected),

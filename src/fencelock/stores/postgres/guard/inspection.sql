@@ -9,6 +9,23 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relna
             AND has_function_privilege('public', oid, 'EXECUTE'))
 FROM pg_namespace AS namespace WHERE nspname = 'fencelock';
 
+-- name: is_left
+-- Whether the database has the triggers' function, whether fencelock's tables are there or not.
+SELECT to_regprocedure('fencelock.enforce()') IS NOT NULL;
+
+-- name: has_records
+-- Whether there are records of protected tables.
+SELECT to_regclass('fencelock.protection') IS NOT NULL;
+
+-- name: triggered
+-- Every table with triggers of fencelock.
+SELECT name, resource FROM fencelock.protected_table ORDER BY 1;
+
+-- name: orphaned
+-- Tables with triggers of fencelock, and without a record.
+SELECT name, resource FROM fencelock.protected_table
+WHERE relation NOT IN (SELECT relation FROM fencelock.protection) ORDER BY 1;
+
 -- name: lost
 -- Tables that were protected, and are not, or not completely: dropped, recreated, triggers dropped or disabled; or
 -- renamed, and another table has the name now.

@@ -12,7 +12,8 @@ CREATE TABLE fencelock.guard (
 
 -- name: create_guard_row
 -- Records the number of the schema, and draws the secret.
-INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 3, concat(gen_random_uuid(), gen_random_uuid()));
+INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 3, concat(gen_random_uuid(), gen_random_uuid()))
+ON CONFLICT (id) DO NOTHING;
 
 -- name: create_guard_audit
 -- What operators did to resources, when, and why. Rows are only ever added.
@@ -83,17 +84,22 @@ CREATE TABLE fencelock.effect (
 
 -- name: create_sequencer
 -- A sequencer's parts. `digest` is H(proof); `signed_text` is what the signature is over.
-CREATE TYPE fencelock.sequencer AS (
-    lock        bytea,
-    token       bigint,
-    source_id   text,
-    history_id  text,
-    proof       text,
-    digest      text,
-    key_id      text,
-    signature   text,
-    signed_text text
-);
+DO $$
+BEGIN
+    CREATE TYPE fencelock.sequencer AS (
+        lock        bytea,
+        token       bigint,
+        source_id   text,
+        history_id  text,
+        proof       text,
+        digest      text,
+        key_id      text,
+        signature   text,
+        signed_text text
+    );
+EXCEPTION WHEN duplicate_object THEN
+END
+$$;
 
 -- name: create_protection
 -- Every table that was protected and not unprotected, whether its triggers still exist or not; `name` and `mode` are those
@@ -108,6 +114,10 @@ CREATE TABLE fencelock.protection (
 -- name: create_protection_of
 -- Finds the tables of a resource for each of its blocks.
 CREATE INDEX protection_of ON fencelock.protection (resource);
+
+-- name: forget_records
+-- Records that outlive the marks are void: their tables count as orphaned, and protecting one again raises its mark.
+DELETE FROM fencelock.protection WHERE NOT EXISTS (SELECT FROM fencelock.mark);
 
 -- name: create_observation
 -- What observe mode let pass: a row for each write, so that writers neither wait for each other nor conflict; now and

@@ -97,7 +97,7 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
         files = (SCHEMA, *FUNCTIONS, PROTECTION)
-        install(self.info, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER, files=files)
+        install(self.info, is_repairable=True, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER, files=files)
 
     def is_installed(self) -> bool:
         """Return whether the database has the guard's half; SchemaError if it is another version's."""
@@ -106,6 +106,13 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
     def uninstall(self) -> None:
         """Drop the guard's half of the schema, with everything in it, and its triggers on all tables."""
         uninstall(self.info, files=(SCHEMA, *FUNCTIONS, PROTECTION))
+
+    def repair(self) -> None:
+        """Create again what somebody has dropped of the schema; do nothing where there is none."""
+        with open_connection(self.info, REQUEST_TIMEOUT_S) as native:
+            ((is_left,),) = native.execute("SELECT to_regprocedure('fencelock.enforce()') IS NOT NULL").fetchall()
+        if is_left:
+            self.install()
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

@@ -109,6 +109,10 @@ VALUES (
     :resource, :name, :mode
 );
 
+-- name: forget_records
+-- Records that outlive the marks are void: their tables count as orphaned, and protecting one again raises its mark.
+DELETE FROM main.fencelock_protected WHERE NOT EXISTS (SELECT 1 FROM main.fencelock_mark);
+
 -- name: rename_protected
 -- Record the name that a protected table has now.
 UPDATE main.fencelock_protected SET name = :name WHERE id = :id;

@@ -5,16 +5,23 @@ Promise: reads only, in one transaction that its caller has begun.
 
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import OBSERVE
-from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
+from fencelock.stores.sql.inspection import orphaned, tables_lost
+from fencelock.stores.sqlite.guard.marks import SQL, TABLES, SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
 
 
 def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
     """Return the findings about the setup of the file that the marks are in."""
+    entries = read_entries(marks)
+    lost = sorted(TABLES - marks.read_names())
+    if lost and (entries or len(lost) < len(TABLES)):
+        return [
+            tables_lost(url, lost),
+            *(orphaned(url, entry.table or entry.name, entry.resource) for entry in entries),
+        ]
     if not marks.has_schema():
         message = f"{url} holds no marks: nothing in it is guarded yet"
         return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
-    entries = read_entries(marks)
     findings = [finding for entry in entries for finding in _examine_entry(entry, url)]
     guarded = {entry.resource for entry in entries}
     for mark in marks.read_all(None):
@@ -31,6 +38,8 @@ def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
 
 def _examine_entry(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
     name = entry.table or entry.name
+    if entry.is_orphaned:
+        return [orphaned(url, name, entry.resource)]
     if not entry.is_whole:
         what = (
             "its index is gone, so writes by incremental BLOB I/O (sqlite3_blob_open, blobopen) are not refused: it "

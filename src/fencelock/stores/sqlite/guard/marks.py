@@ -67,14 +67,11 @@ class SQLiteMarks:
         for name in SCHEMA:
             if PREFIX + ("guard" if name == _FIRST_ROW else name) not in names:
                 self.native.execute(SCHEMA[name])
+        self.native.execute(SQL.forget_records)
 
     def read_names(self) -> set[str]:
         """Return the name of everything in the file that begins as fencelock's do."""
         return {name for (name,) in self.ask(SQL.read_names)}
-
-    def read_missing_tables(self) -> list[str]:
-        """Return which of the guard's own tables a file lacks that has others of them."""
-        return sorted(TABLES - self.read_names())
 
     def read(self, resources: tuple[str, ...]) -> dict[str, Mark]:
         """Return the marks of those of these resources that have one."""

@@ -22,7 +22,7 @@ from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
-from fencelock.stores.sqlite.guard.marks import SCHEMA, SQLiteMarks
+from fencelock.stores.sqlite.guard.marks import SCHEMA, TABLES, SQLiteMarks
 
 MAX_IDLE_CONNECTIONS = 8
 """Two per thread for a few threads: the variable of a `with` block refers to one until the next block gets another."""
@@ -110,6 +110,14 @@ class SQLiteGuard:
         """Drop the guard's tables, with everything in them, and its triggers on all tables; the file stays."""
         uninstall(self.path, SCHEMA.created("TABLE"), drops_triggers=True)
 
+    def repair(self) -> None:
+        """Create again what somebody has dropped of the schema; do nothing where there is none."""
+        database = SQLiteBlockConnection(self.path)
+        try:
+            database.transact(lambda: _repair(SQLiteMarks(database.native, self.path)), to_write=True)
+        finally:
+            database.close()
+
     def examine(self) -> list[Finding]:
         """Return the findings about this file's setup."""
         database = SQLiteBlockConnection(self.path)
@@ -119,3 +127,8 @@ class SQLiteGuard:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
         finally:
             database.close()
+
+
+def _repair(marks: SQLiteMarks) -> None:
+    if 0 < len(TABLES - marks.read_names()) < len(TABLES):
+        marks.complete_schema()
