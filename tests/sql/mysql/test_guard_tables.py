@@ -68,7 +68,7 @@ def test_an_installation_that_is_broken_off_anywhere_is_completed_by_the_next(
         with pytest.raises(SchemaError):
             unprotected.guard().seal(HandmadeLease(5))
     guard_store.install(place)
-    assert install_until(2) == 2, "and one that is there is left as it is"
+    assert install_until(3) == 3, "and one that is there is left as it is"
     unprotected.guard().seal(HandmadeLease(5))
 
 
