@@ -90,4 +90,5 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def source(tmp_path: Path) -> Iterator[fencelock.Source]:
     """Yield a source at the file that `stage` uses."""
     with fencelock.connect(f"sqlite:///{tmp_path / 'locks.db'}") as the_source:
+        the_source.install()
         yield the_source

@@ -158,5 +158,7 @@ def is_gone(pid: int) -> bool:
 def program(tmp_path: Path) -> Iterator[Program]:
     """Yield `fencelock` with an empty source."""
     made = Program(tmp_path)
+    with made.source() as source:
+        source.install()
     yield made
     made.stop_all()

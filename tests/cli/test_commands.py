@@ -230,6 +230,8 @@ def test_doctor_says_that_there_is_no_source_and_makes_none(
 ) -> None:
     with fencelock.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
         guard.seal(lease)
+    for file in program.folder.glob("locks.db*"):
+        file.unlink()
     before = sorted(program.folder.iterdir())
     done = program.inside("doctor", "--guard", guard.url)
     assert done.returncode == 1

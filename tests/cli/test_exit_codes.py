@@ -208,7 +208,7 @@ def test_cmd_finds_a_closed_descriptor_closed(program: Program) -> None:
     [
         (["show", "", "--json"], "ConfigError", 64),
         (["locks", "--json", "--nonsense"], "NoSuchOption", 64),
-        (["locks", "--json", "--source", "sqlite:////no/such/folder/x.db"], "SourceUnavailableError", 69),
+        (["locks", "--json", "--source", "sqlite:////no/such/folder/x.db"], "SchemaError", 69),
     ],
 )
 def test_with_json_an_error_is_one_object(program: Program, words: list[str], kind: str, code: int) -> None:

@@ -4,6 +4,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import fencelock
 from tests.cli.program import Program, program
 from tests.support.guards import make_file, url_of
@@ -26,6 +28,8 @@ def test_uninstall_empties_a_file_of_fencelocks_tables_alone(program: Program) -
         guard.protect("reports")
         with guard.transaction(lease):
             pass
+        assert source.lock(LOCK).acquire(timeout=0.01) is None
+        assert Path(f"{file}-wake").exists()
         done = program.inside("uninstall", "--source", url)
         assert (done.returncode, done.stdout) == (1, "")
         assert f"locks are held or waited for ({LOCK})" in done.stderr
@@ -34,6 +38,7 @@ def test_uninstall_empties_a_file_of_fencelocks_tables_alone(program: Program) -
     assert "tables are protected (reports)" in done.stderr
     for _ in range(2):
         assert program.json("uninstall", "--source", url, "--force") == {"source": url, "guards": [url]}
+    assert not Path(f"{file}-wake").exists()
     assert {*contents(file)} - {"sqlite_sequence"} == {*before}  # SQLite keeps that one for ever.
     with closing(sqlite3.connect(file)) as native:
         native.execute("UPDATE reports SET value = value")
@@ -41,7 +46,7 @@ def test_uninstall_empties_a_file_of_fencelocks_tables_alone(program: Program) -
 
 def test_uninstall_creates_no_file(program: Program) -> None:
     assert program.inside("uninstall", "--source", f"sqlite:///{program.folder}/nosuch.db").returncode == 0
-    assert not list(program.folder.iterdir())
+    assert not (program.folder / "nosuch.db").exists()
 
 
 def test_uninstall_needs_a_url_and_never_means_the_default(program: Program) -> None:
@@ -57,3 +62,45 @@ def test_uninstall_says_how_to_empty_a_store_that_it_does_not(program: Program) 
     done = program.inside("uninstall", "--source", "memory://test")
     assert done.returncode == 69
     assert "docs/how-to/upgrade-and-remove.md" in done.stderr
+
+
+LOOKING = [
+    ["locks"], ["show", LOCK], ["epoch"], ["purge"], ["break", LOCK, "--reason", "a test"],
+    ["epoch", "--raise", "--reason", "a test"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_69_a_command_that_looks_makes_no_file_at_a_mistyped_path(program: Program, words: list[str]) -> None:
+    missing = program.folder / "mistyped.db"
+    done = program.inside(*words, "--source", f"sqlite:///{missing}")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"{missing} holds no source of tokens of fencelock's (there is no such file)" in done.stderr
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("words", [["marks"], ["unprotect", "--resource", "r", "--reason", "a test"], ["rights"]])
+def test_69_a_guards_command_makes_no_file_at_a_mistyped_path(program: Program, words: list[str]) -> None:
+    missing = program.folder / "mistyped.db"
+    done = program.inside(words[0], f"sqlite:///{missing}", *words[1:])
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"{missing} does not exist" in done.stderr
+    assert not missing.exists()
+
+
+def test_doctor_names_mistyped_paths_and_makes_no_file(program: Program) -> None:
+    locks, app = program.folder / "mistyped.db", program.folder / "also.db"
+    done = program.inside("doctor", "--source", f"sqlite:///{locks}", "--guard", f"sqlite:///{app}")
+    assert done.returncode == 1
+    assert f"no-source: {locks} is no source yet: there is no such file" in done.stdout
+    assert f"guard-refused: {app} does not exist" in done.stdout
+    assert not locks.exists()
+    assert not app.exists()
+
+
+def test_a_file_of_another_program_is_left_as_it_is(program: Program) -> None:
+    file = make_file(program.folder / "app.db", "reports")
+    before = contents(file)
+    assert program.inside("locks", "--source", url_of(file)).returncode == 69
+    assert "source-refused" in program.inside("doctor", "--source", url_of(file)).stdout
+    assert contents(file) == before

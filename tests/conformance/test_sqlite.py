@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+import fencelock
 from fencelock.testing import (
     AsyncGuardConformance,
     AsyncSourceConformance,
@@ -19,7 +20,9 @@ def everything_in(folder):
 
 class InFile:
     def make_url(self):
-        return f"sqlite:///{self.folder}/locks.db"
+        url = f"sqlite:///{self.folder}/locks.db"
+        fencelock.connect(url).install()
+        return url
 
     def dump(self):
         return everything_in(self.folder)

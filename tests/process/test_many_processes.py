@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.helpers import wait_until
-from tests.support.sources import Client, rows
+from tests.support.sources import Client, installed, rows
 
 pytestmark = pytest.mark.process
 
@@ -62,9 +62,7 @@ def herd(start: Start, tmp_path: Path) -> Herd:
 # --- commit order ---
 def log_of_commits(path: Path) -> None:
     """Have the file itself note each token that is spent, in the transaction that spends it."""
-    client = Client(path)
-    client.describe()
-    client.close()
+    installed(path)
     rows(path, "create table commits (number integer primary key, lock text, token integer)")
     for event in ("insert", "update of token"):
         rows(

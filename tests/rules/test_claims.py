@@ -17,7 +17,7 @@ from fencelock.model import Sequencer, draw_claim, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source.store import SQLiteSource
 from tests.support.helpers import wait_until
-from tests.support.sources import LONG_MS, Client
+from tests.support.sources import LONG_MS, Client, installed
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def client(path: Path) -> Client:
 
 @pytest.fixture
 def url(path: Path) -> str:
-    return f"sqlite:///{path}"
+    return installed(path)
 
 
 # --- what is shown of a lease's end ---

@@ -20,7 +20,7 @@ from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
 from tests.support.helpers import wait_until
 from tests.support.programs import need
-from tests.support.sources import LONG_MS, Client, one_token, pretend_kernel, rows
+from tests.support.sources import LONG_MS, Client, installed, one_token, pretend_kernel, rows
 
 REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 
@@ -32,12 +32,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(path: Path) -> Client:
+    installed(path)
     return Client(path)
 
 
 @pytest.fixture
 def url(path: Path) -> str:
-    return f"sqlite:///{path}"
+    return installed(path)
 
 
 # --- T7: the epoch ---

@@ -17,7 +17,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
 from tests.support.helpers import wait_until
-from tests.support.sources import LONG_MS, Client, one_token, pretend_kernel, rows
+from tests.support.sources import LONG_MS, Client, installed, one_token, pretend_kernel, rows
 
 
 @pytest.fixture
@@ -27,12 +27,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(path: Path) -> Client:
+    installed(path)
     return Client(path)
 
 
 @pytest.fixture
 def url(path: Path) -> str:
-    return f"sqlite:///{path}"
+    return installed(path)
 
 
 # --- T1: minted with the grant, never issued again ---
@@ -117,6 +118,7 @@ def test_t1_second_start_after_a_reboot_skips_nothing(
 # --- T2: an integer, 1 <= token < 2**63; the last one is the last ---
 def near_the_end(path: Path, left: int) -> Client:
     """Return a client of a source that has `left` tokens left."""
+    installed(path)
     client = Client(path)
     client.describe()
     rows(

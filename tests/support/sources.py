@@ -18,6 +18,13 @@ TAKE_OVERS = 100
 """Tries to meet the last millisecond of a lease."""
 
 
+def installed(path: Path) -> str:
+    """Make the source, and return its URL."""
+    url = f"sqlite:///{path}"
+    SQLiteSource(url).install()
+    return url
+
+
 class Client:
     """One process's view of a source: a store of its own, and one connection."""
 

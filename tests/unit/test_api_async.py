@@ -30,6 +30,7 @@ SHORT_TTL = 1.5
 @pytest_asyncio.fixture
 async def aio_source(tmp_path: Path) -> AsyncIterator[fencelock.aio.AsyncSource]:
     async with fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
+        await source.install()
         yield source
 
 

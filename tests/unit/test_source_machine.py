@@ -19,7 +19,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
 from tests.support.helpers import folder_in_memory
-from tests.support.sources import Client
+from tests.support.sources import Client, installed
 
 LOCKS = ("one", "two")
 UNSENT, QUEUED, HELD, ENDED = "unsent", "queued", "held", "ended"
@@ -51,6 +51,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.patch.setattr(source, "boottime_ns", lambda: self.now_us * 1000)
         self.patch.setattr(identity, "boottime_us", lambda: self.now_us)
         self.folder = folder_in_memory("fl-machine-")
+        installed(self.folder / "locks.db")
         self.clients = [Client(self.folder / "locks.db") for _ in range(2)]
         self.holding: dict[str, Claim | None] = dict.fromkeys(LOCKS)
         self.queues: dict[str, list[Claim]] = {lock: [] for lock in LOCKS}

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,32 @@ def client(path: Path) -> Client:
 
 
 # --- the file ---
+LOOKING = [
+    ask.ReadSource(), ask.Inspect("a"), ask.ListLocks(None), ask.Purge(), ask.Check("a", "h", "0" * 32),
+    ask.Break("a", "c", "operator", "a test"), ask.RaiseEpoch("h", "a test"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", LOOKING, ids=lambda one: type(one).__name__)
+def test_a_request_about_what_is_there_makes_no_file_and_no_source(path: Path, request_: Any) -> None:
+    connection = SQLiteSource(f"sqlite:///{path}").connect(request_timeout_s=1)
+    with pytest.raises(SchemaError, match=f"{path} holds no source of tokens .*no such file"):
+        connection.perform(request_)
+    assert not path.exists()
+    with closing(sqlite3.connect(path)) as native:
+        native.execute("CREATE TABLE own (id)")
+    with pytest.raises(SchemaError, match=f"{path} holds no source of tokens"):
+        connection.perform(request_)
+    assert rows(path, "SELECT name FROM sqlite_schema") == [("own",)]
+    connection.close()
+
+
 @pytest.mark.reduced
-def test_making_a_source_opens_nothing_and_the_first_request_makes_a_private_file(path: Path) -> None:
+def test_making_a_source_opens_nothing_and_the_first_acquire_makes_a_private_file(path: Path) -> None:
     store = SQLiteSource(f"sqlite:///{path}")
     connection = store.connect(request_timeout_s=1)
     assert not path.exists()
-    connection.perform(ask.ReadSource())
+    connection.perform(ask.Acquire("a", "c" * 32, "holder", 1000, 0, may_wait=False))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(f"{path}-wal").stat().st_mode) == 0o600
     assert rows(path, "pragma journal_mode") == [("wal",)]

@@ -113,7 +113,8 @@ def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
 
     `url` None: $FENCELOCK_SOURCE, or else the default SQLite file (`/var/lib/fencelock/locks.db` for root, under
     $XDG_STATE_HOME or ~/.local/state for others). ConfigError for a bad URL, UnsafeSourceError for a store that cannot
-    issue tokens. Close it, or use it as a context manager.
+    issue tokens. A SQLite file that does not exist is created by the first acquire, or by `install`; what only looks
+    raises SchemaError. Close it, or use it as a context manager.
     """
     return Source(url, hooks)
 

@@ -81,8 +81,7 @@ def not_installed(url: str, part: str, message: str = "") -> SchemaError:
     option = "--source" if part == SOURCE_PART else "--guard"
     said = f" ({message})" if message else ""
     return SchemaError(
-        f"{url} holds no {part} of fencelock's, or one of another version{said}: as its owner, run "
-        f"`fencelock install {option} {url}`"
+        f"{url} holds no {part} of fencelock's{said}: as its owner, run `fencelock install {option} {url}`"
     )
 
 

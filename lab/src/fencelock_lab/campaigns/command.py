@@ -322,8 +322,10 @@ def _progress(seed: int) -> "Iterator[Callable[[str], object]]":
 
 
 def _source_part(url: str | None) -> str:
-    """Return the beginning of the id of the source at the URL; the source is made if it does not exist."""
+    """Return the beginning of the id of the source at the URL; a file is made if it does not exist."""
     with fencelock.connect(url) as source:
+        if source.url.startswith("sqlite:"):
+            source.install()
         source_id = source.describe().source_id
         is_in_memory = source.url.startswith("memory://")
     if is_in_memory:

@@ -218,6 +218,7 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
 
 def _settings(schedule: CampaignSchedule, place: _Place, seed: int, duration: float) -> CampaignSettings:
     with fencelock.connect(place.source) as source:
+        source.install()
         of = source.describe().source_id[:_SOURCE_ID_CHARACTERS]
     faults = schedule.faults
     if faults is None:

@@ -19,7 +19,7 @@ from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.file_identity import Kernel, this_kernel
 from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
-from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
+from fencelock.stores.sqlite.source.store import OPERATOR_REQUESTS, SQLiteSource, SQLiteSourceConnection
 from fencelock_lab.simulator.source import SimulatedSource
 from fencelock_lab.simulator.world import SimulatedWorld
 
@@ -110,8 +110,8 @@ class SimulatedConnection(SQLiteSourceConnection):
         super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), request_timeout_s=0.0)
         self.database.pages = pages
 
-    def _check_file(self, *, is_operator: bool) -> None:
-        if not is_operator:
+    def _check_file(self, kind: type) -> None:
+        if kind not in OPERATOR_REQUESTS:
             self._identity.check_file(self.database)
             self._checked_opening = self.database.opening
 

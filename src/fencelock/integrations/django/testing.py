@@ -104,6 +104,7 @@ _bound: set[tuple[str, str]] = set()
 def _bind_marks(alias: str) -> None:
     """Bind the marks that another source's leases left in a test database, or in its copy, to this process's source."""
     url = url_of(alias)
+    source().install()
     ours = source().describe()
     if (url, ours.source_id) in _bound:
         return

@@ -94,7 +94,8 @@ def list_locks(state: ClusterState, request: ask.ListLocks) -> Operations:
 
 
 def read_names(state: ClusterState, after: str | None) -> Operations:
-    """Return the next page of names of the locks that were ever queued for."""
+    """Return the next page of names of the locks that were ever queued for; SchemaError without a source."""
+    yield from state.known_record()
     begin = state.layout.locks if after is None else state.layout.lock(after) + b"\0"
     end = wire.prefix_end(state.layout.locks)
     answer = yield EtcdCall(RANGE, wire.RangeRequest(key=begin, range_end=end, limit=PAGE_LOCKS, keys_only=True))

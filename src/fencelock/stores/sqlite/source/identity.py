@@ -16,7 +16,7 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.errors import SOURCE_PART, check_schema_number
+from fencelock.stores.errors import SOURCE_PART, check_schema_number, not_installed
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.file_identity import FileIdentity, Kernel, identify_file, this_kernel
 from fencelock.stores.statements import statements
@@ -130,6 +130,15 @@ def ensure_schema(database: Database) -> None:
     if is_new:
         database.transact_flushed(lambda: _install(database))
         _check_schema_number(database)
+
+
+def check_installed(database: Database) -> None:
+    """Raise SchemaError, and create nothing, unless the file is there and holds a source."""
+    url = f"sqlite:///{database.path}"
+    if not database.path.exists():
+        raise not_installed(url, SOURCE_PART, "there is no such file")
+    if not database.run_alone(SQL.has_schema):
+        raise not_installed(url, SOURCE_PART)
 
 
 def is_installed(path: Path) -> bool:

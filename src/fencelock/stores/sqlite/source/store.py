@@ -33,6 +33,7 @@ from fencelock.stores.sqlite.source.identity import (
     SQL,
     SQLiteIdentity,
     SQLiteSourceState,
+    check_installed,
     ensure_schema,
     is_installed,
     read_source,
@@ -60,7 +61,9 @@ class SQLiteSource:
         self.identity = SQLiteIdentity(self.path)
 
     def connect(self, *, request_timeout_s: float = BUSY_TIMEOUT_S) -> "SQLiteSourceConnection":
-        """Return a connection. Its first request opens the file, and creates the schema if there is none."""
+        """Return a connection. Its first request opens the file. One that takes a lock creates the file and its schema
+        if they do not exist; one that only looks refuses a file that is no source.
+        """
         if not HAS_BOOTTIME:
             raise UnsupportedError(
                 "a SQLite source needs CLOCK_BOOTTIME, which this system does not have: run it on Linux, or use "
@@ -76,7 +79,7 @@ class SQLiteSource:
         """Create the file and its schema if they do not exist."""
         connection = self.connect()
         try:
-            connection.perform(ask.ReadSource())
+            ensure_schema(connection.database)
         finally:
             connection.close()
 
@@ -85,8 +88,9 @@ class SQLiteSource:
         return is_installed(self.path)
 
     def uninstall(self) -> None:
-        """Drop the source's tables, with everything in them; the file stays."""
+        """Drop the source's tables, with everything in them, and the waiters' pipes; the file stays."""
         uninstall(self.path, SCHEMA.created("TABLE"))
+        wakeup.remove_all(self.path)
 
     def examine(self) -> list[Finding]:
         """Return the findings about the file's setup."""
@@ -125,7 +129,7 @@ class SQLiteSourceConnection:
             self.database.drop_if_replaced()
             self._next_check_s = now_s + REPLACED_CHECK_S
         if self._checked_opening != self.database.opening:
-            self._check_file(is_operator=type(request) in _OPERATOR_REQUESTS)
+            self._check_file(type(request))
         try:
             reply = answer(self, hash_claims(request))
         except TypeError as error:
@@ -134,11 +138,13 @@ class SQLiteSourceConnection:
             raise
         return restore_claims(request, reply) if isinstance(reply, ask.Renewed) else reply
 
-    def _check_file(self, *, is_operator: bool) -> None:
+    def _check_file(self, kind: type) -> None:
         """Check schema and identity; an operator may inspect, and adopt, a file that is otherwise refused."""
         self._identity.check_not_gone()
+        if kind in _CREATES_NOTHING:
+            check_installed(self.database)
         ensure_schema(self.database)
-        if not is_operator:
+        if kind not in OPERATOR_REQUESTS:
             self._identity.check_file(self.database)
             self._checked_opening = self.database.opening or _NEVER
 
@@ -265,8 +271,12 @@ class SQLiteSourceConnection:
     }
 
 
-_OPERATOR_REQUESTS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
+OPERATOR_REQUESTS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
 """Requests that an operator may send to a file which is refused as a copy or as another kernel's."""
+
+
+_CREATES_NOTHING = {ask.ReadSource, ask.Inspect, ask.ListLocks, ask.Check, ask.Purge, ask.Break, ask.RaiseEpoch}
+"""Requests about what is there: a path that was mistyped is an error, and no new source."""
 
 
 def register_functions(emitted: deque[Any], native: Any) -> None:

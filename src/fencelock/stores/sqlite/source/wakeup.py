@@ -76,6 +76,16 @@ def remove(database: Path, digest: str) -> None:
         os.unlink(_path(database, digest))
 
 
+def remove_all(database: Path) -> None:
+    """Remove every pipe, with the folder that they are in."""
+    folder = Path(_path(database, "any")).parent
+    for pipe in folder.glob("*"):
+        with suppress(OSError):
+            pipe.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _path(database: Path, digest: str) -> str:
     # Beside the file itself, as SQLite's log is, also when it is opened through a symbolic link.
     return f"{os.path.realpath(database)}-wake/{digest}"
