@@ -12,9 +12,12 @@ import fencelock.aio
 from fencelock import errors
 from fencelock._api import leading
 from fencelock._api.leading import FIRST_PAUSE_S, LONGEST_PAUSE_S, BackOff
-from fencelock._api.repeatable import RepeatableNote
+from fencelock._flows.effects import note_repeatable
 from fencelock.model import draw_claim
+from fencelock.protocol import guard_requests as ask_for
 from fencelock.stores.errors import note_lost
+from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
+from tests.support.guards import plain
 from tests.support.helpers import wait_until, wait_until_async
 from tests.support.leaders import LOCK, Leader, Leaders, both, brief_pauses, lead
 
@@ -34,7 +37,7 @@ def from_lost_block(error: Exception) -> Exception:
 
 def of_a_block_that_is_done_once() -> Exception:
     error = errors.OutcomeUnknownError("unknown")
-    error.add_note(RepeatableNote("repeat it"))
+    note_repeatable(error, "tonight")
     return error
 
 
@@ -182,6 +185,34 @@ def test_a_body_that_ends_well_is_followed_by_another_term_at_once(url: str, kin
     lead(kind, url, body, stop=stop, hooks=fencelock.Hooks(on_retried=told.append))
     assert len(tokens) == 3
     assert told == []
+
+
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize("once", [None, "tonight"])
+def test_k1_an_unknown_outcome_is_followed_by_another_term_if_the_block_is_done_once(
+    url: str, file: Path, once: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit happened, and its reply was lost."""
+    finish = SQLiteGuardConnection._ANSWERS[ask_for.Finish]
+
+    def unconfirmed(connection: SQLiteGuardConnection, request: Any) -> Any:
+        finish(connection, request)
+        raise errors.OutcomeUnknownError("no answer")
+
+    monkeypatch.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Finish, unconfirmed)
+    guard = fencelock.guard(f"sqlite:///{file}", resource="reports", lock=LOCK)
+    tokens = []
+
+    def body(lease: Any) -> None:
+        tokens.append(lease.token)
+        with guard.transaction(lease, once=once) as connection:
+            connection.execute("UPDATE reports SET value = value + 1")
+
+    with pytest.raises(errors.OutcomeUnknownError if once is None else errors.AlreadyDoneError):
+        lead("sync", url, body)
+    assert len(tokens) == (1 if once is None else 2)
+    with plain(file) as connection:
+        assert connection.execute("SELECT value FROM reports").fetchone() == (1,)
 
 
 # --- K3: how a loop ends --------------------------------------------------------------------------

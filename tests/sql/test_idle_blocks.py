@@ -110,6 +110,30 @@ def test_g3_in_asyncio_it_says_the_same(guarded: Guarded) -> None:
     assert guarded.value() == "first"
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_g3_a_block_on_ones_own_connection_says_the_same(guarded: Guarded, is_idle: bool) -> None:
+    """By its error, or by a note on the driver's."""
+    lease: Any = RenewedLease(5) if is_idle else HandmadeLease(5)
+    guarded.guard().seal(lease)
+    with guarded.client() as own, pytest.raises((BlockLostError, guarded.sql.client_error)) as caught:
+        lose_in_check(guarded, own, lease, is_idle)
+    told = "\n".join((str(caught.value), note_of(caught.value)))
+    assert "idle for longer than it may" in told
+    assert "token 5 is still valid, for 30.0 s: only this block is gone" in told
+    assert is_from_lost_block(caught.value)
+    assert guarded.value() == "first"
+
+
+def lose_in_check(guarded: Guarded, own: Any, lease: Any, is_idle: bool) -> None:
+    """Write in a block on one's own connection, lose it, and write again."""
+    run(own, "BEGIN")
+    with guarded.guard().check(lease, connection=own):
+        write(own)
+        lease.left_s = 30.0
+        (guarded.wait_for_end if is_idle else guarded.kill)(own)
+        write(own, "late")
+
+
 # --- G3: the caller's own limit -------------------------------------------------------------------
 def test_g3_idle_is_the_limit_in_place_of_the_leases_time_left(guarded: Guarded) -> None:
     """A lease with 30 s left, and a block that may be idle for less."""

@@ -130,7 +130,9 @@ class AsyncAdmission(UncopyableBlock):
 
     async def _unpresent(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:
-            await run_async(self._core.withdraw_flow(self._credential, self._presented, self._once), connection)
+            with self._limit.explaining():
+                flow = self._core.withdraw_flow(self._credential, self._presented, self._once)
+                await run_async(flow, connection)
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:

@@ -109,7 +109,9 @@ class Admission(UncopyableBlock):
 
     def _unpresent(self, error: BaseException | None) -> None:
         try:
-            run(self._core.withdraw_flow(self._credential, self._presented, self._once), self._connection)
+            with self._limit.explaining():
+                flow = self._core.withdraw_flow(self._credential, self._presented, self._once)
+                run(flow, self._connection)
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:

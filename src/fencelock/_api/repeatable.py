@@ -6,6 +6,7 @@ SystemExit, CancelledError).
 """
 
 from fencelock._api.idle_limit import is_from_lost_block
+from fencelock._flows.effects import RepeatableNote
 from fencelock.errors import (
     LeaseExpiredError,
     LeaseLostError,
@@ -16,12 +17,6 @@ from fencelock.errors import (
 )
 
 _REPEATABLE = (LeaseExpiredError, LeaseLostError, LeaseReleasedError, StaleTokenError, SourceUnavailableError)
-
-
-class RepeatableNote(str):
-    """The note on an unknown outcome of a block that may be repeated: it is done once, whatever became of it."""
-
-    __slots__ = ()
 
 
 def is_repeatable(error: BaseException, also: tuple[type[Exception], ...] = ()) -> bool:

@@ -12,7 +12,14 @@ from typing import NamedTuple, TypeVar
 from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.guarding import Opened, explain_conflict, finish, open_transaction, present, withdraw
 from fencelock._flows.tenure import Scope, Tenure
-from fencelock.errors import AlreadyDoneError, EffectInDoubtError, FencelockError, KeyReusedError, StaleTokenError
+from fencelock.errors import (
+    AlreadyDoneError,
+    EffectInDoubtError,
+    FencelockError,
+    KeyReusedError,
+    OutcomeUnknownError,
+    StaleTokenError,
+)
 from fencelock.model import Sequencer
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
@@ -26,6 +33,17 @@ from fencelock.protocol.guard_requests import (
 )
 
 Result = TypeVar("Result")
+
+
+class RepeatableNote(str):
+    """The note on an unknown outcome of a block that may be repeated: its job is done once, whatever became of it."""
+
+    __slots__ = ()
+
+
+def note_repeatable(error: OutcomeUnknownError, key: str) -> None:
+    """Note on an unknown outcome that the block may be repeated with this key."""
+    error.add_note(RepeatableNote(f"fencelock: repeat the block with its key {key!r}: its work is done once"))
 
 
 class Begun(NamedTuple):
@@ -77,6 +95,9 @@ def finish_once(
     except ConflictError as conflict:
         yield from tell_if_done(scope, done, conflict)
         yield from explain_conflict(scope, sequencer, tenure, conflict)
+    except OutcomeUnknownError as unknown:
+        note_repeatable(unknown, done.key)
+        raise
 
 
 def withdraw_once(scope: Scope, presented: tuple[str, ...], done: Effect) -> GuardFlow[None]:

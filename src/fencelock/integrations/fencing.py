@@ -16,8 +16,9 @@ from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
 from fencelock._api.validation import scope_of
+from fencelock._flows.effects import note_repeatable
 from fencelock._flows.tenure import Scope, Tenure
-from fencelock.errors import ConfigError
+from fencelock.errors import ConfigError, FencelockError, OutcomeUnknownError
 from fencelock.hooks import NO_HOOKS
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.stores import SQLGuardStore
@@ -90,6 +91,12 @@ class Fencing:
     def new_entry(self) -> BlockEntry:
         """Return the entry of a new guarded transaction of the lease, not registered yet."""
         return BlockEntry(self._core.scope.url, self._credential)
+
+    def explain(self, error: Exception, mapped: FencelockError | None) -> None:
+        """Say more of an error that leaves a block: that its connection ended, or that the block may be repeated."""
+        self.limit.explain(error, mapped)
+        if self._once is not None and isinstance(mapped, OutcomeUnknownError):
+            note_repeatable(mapped, self._once.key)
 
     def seal(self) -> None:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""

@@ -118,7 +118,7 @@ def _guarded(alias: str, fencing: Fencing, leave: Callable[[], None]) -> Iterato
             error.add_note(COMMITTED)
             raise
         mapped = adapter.map_error(error, is_commit=is_commit)
-        fencing.limit.explain(error, mapped)
+        fencing.explain(error, mapped)
         if mapped is None:
             raise
         raise mapped from error

@@ -70,7 +70,7 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
             mapped = adapter.map_error(error, is_committed=unit.is_committed())
         else:
             mapped = unreachable_error(fencing.store.url, error) if isinstance(error, _UNREACHABLE) else None
-        fencing.limit.explain(error, mapped)
+        fencing.explain(error, mapped)
         if mapped is None:
             raise
         raise mapped from error
