@@ -61,6 +61,17 @@ def test_g13_a_block_keeps_effects_of_its_own_resource_and_token_alone(file: Pat
     assert ask(file, "SELECT resource, key, token FROM fencelock_effect") == [(RESOURCE, "forged", 5)]
 
 
+def test_g13_a_block_takes_no_effect_of_another_resource(file: Path) -> None:
+    own, others = (fencelock.guard(url_of(file), resource=name, lock=LOCK) for name in (RESOURCE, "others"))
+    with others.transaction(HandmadeLease(5)) as native:
+        native.execute(ROW.replace("'reports'", "'others'"))
+    with own.transaction(HandmadeLease(5)) as native:
+        for change in ("UPDATE fencelock_effect SET resource = 'reports'", "UPDATE fencelock_effect SET result = 'x'"):
+            with pytest.raises(sqlite3.IntegrityError, match="only inside a guarded transaction"):
+                native.execute(change)
+    assert ask(file, "SELECT resource, key, token FROM fencelock_effect") == [("others", "forged", 5)]
+
+
 def test_a_dispatch_seals_with_an_event_and_its_refusal_has_one(file: Path, source: fencelock.Source) -> None:
     events: list[Event] = []
     hooks = Hooks(on_sealed=events.append, on_refused=events.append)
