@@ -59,6 +59,6 @@ def test_a_kept_test_database_serves_the_next_run(file_for_tests: GuardedDatabas
 
 
 @pytest.mark.parametrize("empty", ["sqlite"], indirect=True)
-def test_on_a_database_in_memory_blocks_are_rehearsed(empty: GuardedDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOOKS_MEMORY", "1")
-    assert run_tests(empty, *RUNNER, "books.django_tests") == 12
+def test_on_a_database_in_memory_blocks_are_rehearsed(empty: GuardedDatabase) -> None:
+    classes = ("InTestCase", "WithoutMixin", "Flushed")
+    assert run_tests(empty, *RUNNER, *(f"books.django_tests.{name}" for name in classes)) == 9
