@@ -2,6 +2,7 @@
 
 import pytest
 
+import fencelock
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE, draw_claim
 from fencelock.protocol import source_requests as ask
@@ -109,6 +110,10 @@ def is_answered(client: Client) -> bool:
 def test_a_source_that_was_not_installed_names_the_command(etcd: Corner):
     with pytest.raises(SchemaError, match="fencelock install"):
         Client(etcd.url).acquire()
+    with fencelock.connect(etcd.url) as source:
+        for look in (lambda: list(source.locks()), source.purge, lambda: source.info("a")):
+            with pytest.raises(SchemaError, match=r"holds no source of tokens .*fencelock install --source etcd://"):
+                look()
 
 
 def test_installing_twice_changes_nothing(etcd: Corner):

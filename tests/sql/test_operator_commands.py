@@ -193,7 +193,7 @@ def test_unpoison_without_a_role_says_what_that_leaves_open(
         guarded.guard().seal(forged(lease.sequencer))
     said = output(0, "unpoison", guarded.database.url(), "--resource", RESOURCE, "--reason", "a test")
     assert f"the mark was {FORGED}, of lock {LOCK}" in said
-    assert "No --role was given: whoever poisoned the mark can do it again." in said
+    assert "No --role was given: the forger can poison the mark again." in said
     assert guarded.guard().mark().token == lease.token
 
 

@@ -17,7 +17,7 @@ class Once(Uncopyable):
     """A job that a guarded block does once: its key, a digest of the request, and its result.
 
     `guard.transaction(lease, once=Once("2026-11-22"))`, or only the key if there is no result to keep. Set `result`
-    inside the block: it is committed with the work, and whoever comes later gets it as AlreadyDoneError.result.
+    inside the block: it is committed with the work, and a later caller gets it as AlreadyDoneError.result.
     `request` is what was asked for, text or bytes: with a digest of it, a key that is used again for something else is
     KeyReusedError, not taken for done. Use one object for each block.
     """

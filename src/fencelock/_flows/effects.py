@@ -1,7 +1,7 @@
 """Jobs that are done once per key and resource: in a guarded block (`once=`), or outside of every guard (`dispatch`).
 
 Promise: the key is kept under the newest token before the work begins. In a guarded block it is committed together with
-the work or not at all; for `dispatch` its commit is flushed before the effect. Whoever comes later, a stale holder too,
+the work or not at all; for `dispatch` its commit is flushed before the effect. A later caller, a stale holder too,
 is told what was recorded. Never: the work of one key committed twice. What cannot be promised: that an effect outside,
 whose holder froze in the middle, happened, or that it did not.
 """

@@ -30,7 +30,7 @@ BLIND_SPOTS = (
     "a MySQL source that was restored, or failed over to a server that had lost writes",
     "a table written by code that never opened this guard's file, or a copy of it",
     "a key of etcd, or a node of ZooKeeper, written without the guard by a user who may write there",
-    "who made a sequencer of a source in SQLite, etcd or ZooKeeper: whoever writes there could, signature or not",
+    "who made a sequencer of a source in SQLite, etcd or ZooKeeper: any writer there could, signature or not",
     "a resource that is not behind any of the --guard URLs given",
 )
 

@@ -82,7 +82,7 @@ def list_(source: str | None, as_json: bool) -> None:
 def export(file: Path, source: str | None, as_json: bool) -> None:
     """Write the keys to FILE, for `fencelock.Verifier.from_file`.
 
-    Whoever can read FILE can sign what this source would: give it to services that you trust as the source.
+    A service that can read FILE can sign what this source would: give it to services that you trust as the source.
     """
     with fencelock.connect(source) as connected:
         source_id, known = connected.describe().source_id, _not_empty(connected.keys())

@@ -54,7 +54,7 @@ def grant(url: str, resource: str, roles: tuple[str, ...], as_json: bool) -> Non
     """Let roles of the database at URL write to a resource.
 
     A new install lets nobody but its owner seal a resource or present a token. Give the role of each
-    application the resources that it writes, and no others: whoever may seal a resource can also keep its
+    application the resources that it writes, and no others: a role that may seal a resource can also keep its
     rightful holder out. Safe to repeat.
 
     \b
@@ -131,7 +131,7 @@ def unpoison(
     lines += [f"the mark was {before.token}, of lock {printable(before.lock)}" for before in cured.marks]
     lines.append(f"the mark of {printable(resource)} is {mark.token}, of lock {printable(mark.lock)}")
     if not roles:
-        lines.append("No --role was given: whoever poisoned the mark can do it again.")
+        lines.append("No --role was given: the forger can poison the mark again.")
     emit(data, as_json, "\n".join(lines))
 
 

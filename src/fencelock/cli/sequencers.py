@@ -24,7 +24,7 @@ _text_argument = click.argument("text", required=False)
 def sequencer() -> None:
     """Show or verify a sequencer, the portable proof of a lease.
 
-    Whoever has it may write in the lease's name until a newer holder seals the resource. TEXT is the
+    A process that has it may write in the lease's name until a newer holder seals the resource. TEXT is the
     sequencer, or `-` for stdin; the default is $FENCELOCK_SEQUENCER.
     """
 

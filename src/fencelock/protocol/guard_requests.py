@@ -210,7 +210,7 @@ class ReadEffect(NamedTuple):
 
 class WriteEffect(NamedTuple):
     """Replace an effect of the resource, which this block has presented, before the block ends; without a holder,
-    forget it. Reply: None. The store keeps the token that was presented, and refuses whoever has presented none. A
+    forget it. Reply: None. The store keeps the token that was presented, and refuses a block that has presented none. A
     result leaves the time at which its effect began.
     """
 

@@ -113,7 +113,7 @@ class EffectChecks(GuardRig):
 
     # --- in a guarded block -------------------------------------------------------------------------------------------
     def test_a_key_is_begun_once(self) -> None:
-        """G14: whoever begins it again gets what is kept, and changes nothing."""
+        """G14: a second caller gets what is kept, and changes nothing."""
         first = self._sealed(5)
         begun = DONE._replace(request_digest="d" * 64)
         require(self._begin(first, begun._replace(result=None), done=begun) is None, "G14: a new key has nothing")

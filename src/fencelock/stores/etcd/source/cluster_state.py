@@ -235,7 +235,7 @@ class ClusterState:
         entry.number = number
         entry.key = self.layout.queue_entry(entry.lock, session.lease, number)
         entry.value = encode_queue_entry(entry.digest, holder)
-        # Last: whoever ends a claim that has a session deletes its key. A signal handler may raise before this line.
+        # Last: a claim that has a session is ended by deleting its key. A signal handler may raise before this line.
         entry.session = session
 
     def discard(self, entry: EtcdQueueEntry) -> None:

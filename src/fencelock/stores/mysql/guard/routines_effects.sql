@@ -1,5 +1,5 @@
 -- The guard's routines about what is done once per key (`once=`, `fencelock.dispatch`). Only the operator may write to the
--- table. A session that has presented the resource's mark calls these; whoever may present the resource reads it, with a
+-- table. A session that has presented the resource's mark calls these; an account that may present the resource reads it, with a
 -- stale token too.
 
 -- name: fencelock_check_presented

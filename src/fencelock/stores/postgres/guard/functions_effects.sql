@@ -1,5 +1,5 @@
 -- The guard's functions, third file: what is done once per key (`once=`, `fencelock.dispatch`). Only a transaction that has
--- presented the resource's mark writes it; whoever may present the resource reads it, with a stale token too.
+-- presented the resource's mark writes it; a role that may present the resource reads it, with a stale token too.
 
 -- name: create_check_effect
 -- Refuse a transaction that has not presented the resource's mark, and have its commit flushed, whatever the session's

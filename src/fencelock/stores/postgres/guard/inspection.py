@@ -93,7 +93,7 @@ def _readers(_: str, role: str, table: str) -> Finding:
 
 def _idle_right(url: str, resource: str, role: str, is_known: bool) -> Finding:
     why = "no protected table belongs to such a resource" if is_known else "there is no such role"
-    message = f"the role {role} has a right to resource {resource!r}, and {why}: whoever gets either may raise its mark"
+    message = f"the role {role} has a right to resource {resource!r}, and {why}: who gets either may raise its mark"
     remedy = f"run `fencelock revoke {url} --resource {resource!r} --role {role} --reason …`, or protect its tables"
     return Finding("idle-right", message, remedy, resource)
 

@@ -5,7 +5,7 @@
 -- row, because no COMMIT succeeds while it exists; the guard deletes it just before its own COMMIT. This needs `PRAGMA
 -- foreign_keys = ON` before BEGIN.
 --
--- A mark and a seal hold the digest, H(proof), which their writer makes: SQLite has no hash function. Whoever can open
+-- A mark and a seal hold the digest, H(proof), which their writer makes: SQLite has no hash function. Everybody who can open
 -- the file can write it, so the digest keeps no secret from them; it keeps the proof out of copies and backups.
 
 -- name: guard
