@@ -76,7 +76,7 @@ def test_doctor_and_the_list_of_marks_survive_names_of_any_bytes(guarded: Guarde
         "INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest) "
         "VALUES (x'FF', x'FE00', 7, x'80', x'', x'ED')"
     )
-    database.rows("INSERT INTO fencelock_protection (table_name, resource) VALUES ('gone', x'C3')")
+    database.rows("INSERT INTO fencelock_protection (table_name, resource, mode) VALUES ('gone', x'C3', 'enforce')")
     findings = MySQLGuard(url).examine()
     assert {"\\xff", "\\xc3"} <= {finding.resource for finding in findings}
     assert "\\xff" in [mark.resource for mark in inspect_resources(url).marks]
