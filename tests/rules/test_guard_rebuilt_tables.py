@@ -1,5 +1,6 @@
 """G16 on a SQLite file: a protected table that was rebuilt without its triggers stops guarded blocks."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,24 @@ def test_g16_a_callers_transaction_is_stopped_and_presents_nothing(open_guard: O
         with pytest.raises(UnprotectedTableError), guard.check(lease, connection=own):
             pass
         own.execute("COMMIT")
+
+
+def test_g16_a_client_in_any_language_is_stopped_too(open_guard: Opener, file: Path) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    guard.seal(lease)
+    present = "INSERT INTO fencelock_seal (resource, token, digest) VALUES ('reports', 5, ?)"
+    with plain(file) as own:
+        own.execute("PRAGMA foreign_keys = ON")
+        own.execute("BEGIN IMMEDIATE")
+        own.execute(present, (lease.sequencer.digest,))
+        own.execute("ROLLBACK")
+    rebuild(file)
+    with plain(file) as own:
+        own.execute("PRAGMA foreign_keys = ON")
+        own.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.IntegrityError, match="was rebuilt, and its rows meet no trigger"):
+            own.execute(present, (lease.sequencer.digest,))
 
 
 def test_g16_a_stale_lease_is_stale_first(open_guard: Opener, file: Path) -> None:

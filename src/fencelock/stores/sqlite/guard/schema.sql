@@ -115,6 +115,27 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);
 END;
 
+-- name: check_tables
+-- For clients in any language: refuse to present a token while a protected table of the resource exists under its name, and
+-- its rows do not meet all triggers (G16). The guard checks it itself, and less often.
+CREATE TRIGGER main.fencelock_check_tables BEFORE INSERT ON fencelock_seal
+WHEN NEW.client <> 'fencelock' AND EXISTS (
+    SELECT 1 FROM fencelock_protected AS entry
+    WHERE entry.resource = NEW.resource AND entry.mode = 'enforce'
+        AND 3 > (
+            SELECT count(*) FROM sqlite_schema
+            WHERE type = 'trigger' AND tbl_name = entry.name COLLATE NOCASE AND name IN (
+                'fencelock_enforce_insert_' || entry.id,
+                'fencelock_enforce_update_' || entry.id,
+                'fencelock_enforce_delete_' || entry.id
+            )
+        )
+        AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = entry.name COLLATE NOCASE)
+)
+BEGIN
+    SELECT RAISE(FAIL, 'fencelock: a protected table of this resource was rebuilt, and its rows meet no trigger: run fencelock protect');
+END;
+
 -- name: keep_mark
 -- Allow the changes that a lease may make (raise the mark under the same lock and source, or close it); any other change
 -- needs a new audit entry for exactly that change.
