@@ -78,7 +78,7 @@ def test_g2_a_mark_is_raised_in_no_transaction_of_the_callers(guarded: Guarded, 
         run(native, "START TRANSACTION")
         with pytest.raises(GuardError, match="before you begin it"):
             guarded.guard().seal(HandmadeLease(5), connection=native)
-        write_one = "INSERT INTO fencelock_protection (table_name, resource) VALUES ('none', 'none')"
+        write_one = "INSERT INTO fencelock_protection (table_name, resource, mode) VALUES ('none', 'none', 'enforce')"
         run(native, write_one)
         with pytest.raises(pymysql.Error, match="inside a transaction") as caught:
             run(native, "CALL fencelock_seal(%s, %s)", str(sequencer(5)), RESOURCE)
