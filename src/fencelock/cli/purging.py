@@ -20,7 +20,10 @@ _S_PER_DAY = 86_400
 @click.option("--older-than", metavar="DAYS", type=float, help="With --done: leave what began within so many days.")
 @json_option
 def purge(source: str | None, is_done: bool, guards: tuple[str, ...], older_than: float | None, as_json: bool) -> None:
-    """Delete the locks without a holder and waiters; with --done, old results of a guard.
+    """Delete idle locks, or a guard's old results.
+
+    Without an option it deletes the source's locks that have no holder and no waiter; with --done the results of
+    guarded blocks with a key, and of `dispatch`, that are old enough.
 
     The tokens of deleted locks stay spent: if such a lock is used again, its tokens are higher. A key whose result was
     deleted can be done again. Results whose token is the mark stay, and so does what is in doubt.
