@@ -43,8 +43,8 @@ class Statements:
 
     def created(self, kind: str) -> list[str]:
         """Return the names of the objects of a kind (TABLE, FUNCTION, …) that the statements create, in their order."""
-        made = re.compile(rf"CREATE (?:UNLOGGED )?{kind} (?:IF NOT EXISTS )?(?:main\.|fencelock\.)?(\w+)")
-        return [found[1] for text in self._texts.values() if (found := made.match(text))]
+        made = rf"^ *CREATE (?:UNLOGGED )?{kind} (?:IF NOT EXISTS )?(?:main\.|fencelock\.)?(\w+)"
+        return [name for text in self._texts.values() for name in re.findall(made, text, re.MULTILINE)]
 
 
 @cache

@@ -10,13 +10,17 @@ import math
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, ClassVar, NamedTuple
 
-import pymysql
-from pymysql.constants import CR
-
-from fencelock.model import Mark, Sequencer
+from fencelock.model import Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.masks import SharedMask
-from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
+from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text, literals, quoted
+from fencelock.stores.mysql.guard.answers import (
+    decode_observation,
+    marks_in,
+    other_reply_error,
+    other_resources,
+    text_or_none,
+)
 from fencelock.stores.mysql.guard.effects import MySQLEffectsCodec
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.mysql.guard.rights import MySQLRightsCodec
@@ -81,7 +85,7 @@ class MySQLGuardCodec(MySQLEffectsCodec):
             self._learn(*answers[0][0])
 
     def _learn(self, ticket: Any, key: Any) -> None:
-        self._shared.learn(_text_or_none(ticket), _text_or_none(key))
+        self._shared.learn(text_or_none(ticket), text_or_none(key))
 
     def _offered(self, template: str, request: ask.Open | ask.Present, number: int | None) -> str:
         proof = self._shared.mask(request.sequencer.proof, number)
@@ -149,7 +153,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
     def _open(self, request: ask.Open) -> Trips:
         yield from self._draw_mask()
         answers = yield lambda number: self._offered(SQL.open, request, number)
-        return _others(answers)
+        return other_resources(answers)
 
     def _finish(self, _: ask.Finish) -> Trips:
         yield self._end(SQL.finish, SQL.finish_effect)
@@ -233,7 +237,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
         return ask.ResourceReport(
             tuple(marks_in([[row[:-1] for row in marks]]).values()),
             protections_in(triggers, self._database),
-            tuple(_observation(row) for row in observations),
+            tuple(decode_observation(row) for row in observations),
             tuple(ask.Right(*map(decode_text, row)) for row in rights),
             tuple(decode_text(row[0]) for row in marks if row[-1]),
             keeps_rights=True,
@@ -279,7 +283,7 @@ class MySQLCallerCodec(MySQLGuardCodec):
         answers = yield lambda number: self._offered(SQL.offer, request, number)
         if [len(row) for rows in answers for row in rows] != [1]:
             raise other_reply_error()
-        return _others(answers)
+        return other_resources(answers)
 
     def _unpresent(self, request: ask.Unpresent) -> Trips:
         resources = listed(request.resources)
@@ -308,17 +312,6 @@ def _separately(operations: Generator[str, list[Rows], Any]) -> Trips:
         return done.value
 
 
-def other_reply_error() -> pymysql.OperationalError:
-    """Return the error for a reply that is not this request's.
-
-    A driver that was interrupted before a reply takes it for the reply to its next statement.
-    """
-    return pymysql.OperationalError(
-        CR.CR_COMMANDS_OUT_OF_SYNC,
-        "the connection gave the reply to an earlier statement, which was interrupted: use another one",
-    )
-
-
 def listed(resources: Iterable[str]) -> str:
     """Return resources as the routines take them, in the order in which every connection locks them."""
     return ",".join(sorted(resource.encode().hex().upper() for resource in resources))
@@ -335,41 +328,3 @@ def _offered(request: ask.Open | ask.Present) -> dict[str, Value]:
         "history_id": sequencer.history_id,
         "limit_s": max(1, math.ceil(limit_ms / _MS_PER_S)),
     }
-
-
-def _others(answers: list[Rows]) -> tuple[str, ...]:
-    """Return the resources that were not admitted, if there are any."""
-    text = decode_text(answers[0][0][0]) if answers else ""
-    return tuple(bytes.fromhex(one).decode() for one in text.split(",") if one)
-
-
-def marks_in(results: Iterable[Rows]) -> dict[str, Mark]:
-    """Return marks by their resources; a row without a lock is not a mark yet."""
-    marks = {}
-    for rows in results:
-        for resource, lock, token, source_id, history_id, digest, is_closed in rows:
-            if lock is not None:
-                source, history, text = map(_text_or_none, (source_id, history_id, digest))
-                name = decode_text(resource)
-                marks[name] = Mark(name, decode_text(lock), int(token), source, history, text, bool(is_closed))
-    return marks
-
-
-def _observation(row: Row) -> ask.Observation:
-    resource, table, kind, times, first_at, last_at, account, program = row
-    user, _, host = decode_text(account).rpartition("@")
-    return ask.Observation(
-        decode_text(resource),
-        decode_text(table),
-        decode_text(kind),
-        int(times),
-        decode_text(first_at),
-        decode_text(last_at),
-        user,
-        decode_text(program),
-        host,
-    )
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else decode_text(value)

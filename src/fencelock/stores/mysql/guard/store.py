@@ -9,7 +9,6 @@ repeated, and the schema's number, without which nothing is called, is written l
 """
 
 import hashlib
-import re
 from typing import Any, cast
 
 import pymysql
@@ -48,7 +47,7 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-TABLES = tuple(made[1] for name in SCHEMA if (made := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", SCHEMA[name])))
+TABLES = tuple(SCHEMA.created("TABLE"))
 ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("checks", "present", "effects", "marks"))
 """In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")

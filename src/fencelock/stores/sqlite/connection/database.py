@@ -32,10 +32,6 @@ BUSY_TIMEOUT_S = 5.0
 """How long a request waits for another process's write transaction before SourceUnavailableError."""
 
 Result = TypeVar("Result")
-_FIND_TRIGGERS = """
-    SELECT type, name FROM main.sqlite_schema
-    WHERE type IN ('trigger', 'index') AND name GLOB 'fencelock_*' AND tbl_name NOT GLOB 'fencelock_*'
-"""
 _OPTIONS = re.compile(r"\?\w+=")
 _BUSY_PAUSE_MIN_S = 0.000_05
 _BUSY_PAUSE_MAX_S = 0.005
@@ -61,28 +57,6 @@ def path_of(url: str) -> Path:
     if "\0" in name:
         raise ConfigError("a SQLite URL contains U+0000: leave it out")
     return Path(os.path.abspath(name))
-
-
-def uninstall(path: Path, tables: list[str], *, drops_triggers: bool = False) -> None:
-    """Drop these tables from the file, if it exists, in one transaction.
-
-    `drops_triggers`: first the triggers and indexes that the guard has made on the protected tables.
-    """
-    if not path.exists():
-        return
-    database = Database(path)
-    try:
-        database.transact_flushed(lambda: _drop(database, tables, drops_triggers=drops_triggers))
-    finally:
-        database.close()
-
-
-def _drop(database: "Database", tables: list[str], *, drops_triggers: bool) -> None:
-    found = database.execute(_FIND_TRIGGERS).fetchall() if drops_triggers else []
-    for kind, name in found:
-        database.execute(f"DROP {kind} {name}")
-    for table in tables:
-        database.execute(f"DROP TABLE IF EXISTS main.{table}")
 
 
 def _nothing_to_prepare(native: sqlite3.Connection) -> None:

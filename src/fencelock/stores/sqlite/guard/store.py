@@ -16,7 +16,8 @@ from typing import Any
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
-from fencelock.stores.sqlite.connection.database import path_of, uninstall
+from fencelock.stores.sqlite.connection.database import path_of
+from fencelock.stores.sqlite.connection.removal import uninstall
 from fencelock.stores.sqlite.guard import inspection
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection

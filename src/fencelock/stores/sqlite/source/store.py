@@ -25,8 +25,9 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.errors import unsupported
 from fencelock.stores.hashed_claims import hash_claims, restore_claims
-from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of, uninstall
+from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
+from fencelock.stores.sqlite.connection.removal import uninstall
 from fencelock.stores.sqlite.source import admin, inspection, wakeup
 from fencelock.stores.sqlite.source.identity import (
     SCHEMA,
