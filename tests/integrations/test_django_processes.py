@@ -78,6 +78,7 @@ def test_observed_first_and_enforced_then(empty: GuardedDatabase, source: str) -
     assert value(empty) == "unfenced"
     code, said = managed(empty, "check", "--database", "default", source=source)
     assert (code, "is in observe mode" in said) == (0, True)
+    assert managed(empty, "fencelock_install", source=source)[0] == 0
     code, said = managed(empty, "fencelock_protect", source=source)
     assert code == 0, said
     assert managed(empty, "unfenced", source=source)[0] != 0

@@ -47,6 +47,11 @@ def test_the_mixin_needs_no_runner(file_for_tests: GuardedDatabase) -> None:
     assert run_tests(file_for_tests, "books.django_tests.InTestCase", "books.django_tests.Protected") == 8
 
 
+@pytest.mark.parametrize("empty", ["sqlite"], indirect=True)
+def test_protected_tables_need_no_test_before_them(file_for_tests: GuardedDatabase) -> None:
+    assert run_tests(file_for_tests, *RUNNER, "books.django_tests.Protected") == 3
+
+
 @pytest.mark.parametrize("empty", ["sqlite", *SERVERS[:1]], indirect=True)
 def test_parallel_workers_have_sources_and_databases_of_their_own(file_for_tests: GuardedDatabase) -> None:
     run_tests(file_for_tests, *RUNNER, "--parallel", "2", "books.django_tests")

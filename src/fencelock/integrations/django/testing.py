@@ -51,6 +51,7 @@ def redirected_source() -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="fencelock-") as folder, _source_in(folder):
+        source().install()
         REHEARSALS.is_on = True
         try:
             yield
@@ -154,6 +155,7 @@ def _init_worker(*args: Any) -> None:
     folder = tempfile.mkdtemp(prefix="fencelock-")
     Finalize(None, rmtree, (folder,), {"ignore_errors": True}, exitpriority=0)
     _source_in(folder).enable()
+    source().install()
     REHEARSALS.is_on = True
     unprotect_databases(_created if used is None else used)
 

@@ -1,6 +1,6 @@
 """`manage.py fencelock_install`: creates what fencelock keeps, at the source of locks and in the databases with guards.
 
-Promise: safe to repeat, also concurrently. On SQLite it creates nothing, because the first use does.
+Promise: safe to repeat, also concurrently. On SQLite the first lock, and the first protected table, do the same.
 """
 
 from typing import Any
