@@ -33,9 +33,7 @@ def _template() -> tuple[tempfile.TemporaryDirectory[str], Path, bytes]:
     """Return an unused source: its folder, its file, which identifies it, and its pages."""
     folder = tempfile.TemporaryDirectory(prefix="fencelock-")
     path = Path(folder.name) / "locks.db"
-    connection = SQLiteSource(f"{URL_PREFIX}{path}").connect()
-    connection.perform(ask.ReadSource())
-    connection.close()
+    SQLiteSource(f"{URL_PREFIX}{path}").install()
     with closing(sqlite3.connect(path)) as native:
         native.execute("PRAGMA journal_mode = DELETE")  # A database in memory has no separate log file.
         return folder, path, native.serialize()
