@@ -64,13 +64,14 @@ def test_a_poisoned_file_is_cured_without_a_role(program: Program, app: str) -> 
         assert done.stdout.splitlines() == [
             f"the mark was {2**53}, of lock {LOCK}",
             f"the mark of reports is {lease.token}, of lock {LOCK}",
-            "No --role was given: whoever poisoned the mark can do it again.",
+            "No --role was given: the forger can poison the mark again.",
         ]
         assert program.json(*words) == {
             "resource": "reports",
             "lock": LOCK,
             "token": str(lease.token),
             "rights_taken": [],
+            "rights_left": [],
             "sessions_ended": 0,
             "was": [],
         }

@@ -306,7 +306,8 @@ def test_g9_a_sealed_tenure_raises_nothing_in_the_callers_transaction() -> None:
 
 def test_what_is_presented_are_the_resources_that_admit_the_lease() -> None:
     store = Store(mark(5), mark(9, "s"), mode=ask.OBSERVE)
-    assert in_their_transaction(store, guarding.present(scope("r", "s"), OURS, Tenure())) == ("r",)
+    opened = in_their_transaction(store, guarding.present(scope("r", "s"), OURS, Tenure()))
+    assert opened.presented == ("r",)
 
 
 # --- close ---
