@@ -11,7 +11,7 @@ import pytest
 import fencelock
 from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableError
 from fencelock.stores.mysql.connection.url import parse_url
-from fencelock.stores.mysql.guard import block as guard_block
+from fencelock.stores.mysql.guard import connection as guard_connection
 from fencelock.stores.mysql.guard import store as guard_store
 from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
@@ -105,7 +105,7 @@ def test_a_guard_whose_account_is_gone_says_so(unprotected: Guarded) -> None:
 def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, **named: Any) -> int:
     """Protect, and have the process end before one more than so many statements of the DDL's connection."""
     count = 0
-    exchanged = guard_block.MySQLGuardConnection._exchange
+    exchanged = guard_connection.MySQLGuardConnection._exchange
 
     def counted(connection: Any, operation: Any) -> Any:
         nonlocal count
@@ -116,7 +116,7 @@ def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, 
         return exchanged(connection, operation)
 
     with monkeypatch.context() as patch:
-        patch.setattr(guard_block.MySQLGuardConnection, "_exchange", counted)
+        patch.setattr(guard_connection.MySQLGuardConnection, "_exchange", counted)
         guarded.guard().protect("reports", **named)
     return count
 
@@ -156,8 +156,8 @@ def test_a_switch_without_its_source_changes_nothing(unprotected: Guarded) -> No
 
 
 def test_protecting_waits_a_few_seconds_for_open_writers(unprotected: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = guard_block.SQL.settle_separate.format(limit_s=1)
-    monkeypatch.setattr(guard_block, "SETTLE_SEPARATE", prepared)
+    prepared = guard_connection.SQL.settle_separate.format(limit_s=1)
+    monkeypatch.setattr(guard_connection, "SETTLE_SEPARATE", prepared)
     with unprotected.database.connect(autocommit=False) as native:
         run(native, UNFENCED_WRITE)
         with pytest.raises(SourceUnavailableError, match="try again"):

@@ -8,11 +8,12 @@ An acquire: `source/store.py` greets a new connection and sends one CALL, again 
 `fencelock_acquire` in `source/routines_lease.sql` decides, and mints the token. There is no NOTIFY: the answer tells a
 waiter when to poll. Errors become FencelockError in `connection/errors.py`.
 
-A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/block.py` begins and ends the
-transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or SQLAlchemy.
-`guard/codec.py` and `guard/rights.py` encode each request as one statement of literals; `fencelock_open` and
-`fencelock_offer` in `guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql` refuse
-every row without it. `guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the refusals.
+A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/connection.py` begins and
+ends the transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or
+SQLAlchemy. `guard/codec.py` and `guard/rights.py` encode each request as one statement of literals; `fencelock_open`
+and `fencelock_offer` in `guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql`
+refuse every row without it. `guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the
+refusals.
 
 Claims and proofs are masked in statements: `connection/masks.py`, and the `REVEAL` of `connection/expressions.py`,
 which also has what the routines share. Rights, signatures and the ceiling are checked by
@@ -25,5 +26,5 @@ The SQL, by file:
   installed, in this order, with `guard/install.sql`; `guard/guard.sql`: the statements that a client sends;
   `guard/inspection.sql`: those of `fencelock doctor`.
 
-To read first: `source/store.py`, `guard/block.py`, `source/routines_lease.sql`.
+To read first: `source/store.py`, `guard/connection.py`, `source/routines_lease.sql`.
 """

@@ -7,11 +7,11 @@ decodes the answer; `connection/client.py` and `connection/wire.py` carry it as 
 `fencelock.acquire` in `source/functions_lease.sql` decides, and mints the token. A waiter sleeps until
 `source/wakeup.py` receives a NOTIFY. Errors become FencelockError in `connection/errors.py`.
 
-A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/block.py` begins and ends the
-transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or SQLAlchemy.
-`guard/codec.py` and `guard/rights.py` encode the requests; `fencelock.offer` in `guard/functions_present.sql` presents
-the lease, and the trigger `fencelock.enforce` in the same file refuses every write without it. `guard/errors.py` maps
-the refusals.
+A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/connection.py` begins and
+ends the transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or
+SQLAlchemy. `guard/codec.py` and `guard/rights.py` encode the requests; `fencelock.offer` in
+`guard/functions_present.sql` presents the lease, and the trigger `fencelock.enforce` in the same file refuses every
+write without it. `guard/errors.py` maps the refusals.
 
 The SQL, by file:
 - `source/schema.sql`, `functions_queue.sql`, `functions_lease.sql`, `functions_history.sql`: installed, in this order;
@@ -21,5 +21,5 @@ The SQL, by file:
   `guard/inspection.sql`: those of `fencelock doctor`.
 - `connection/common.sql`: functions that both parts call; `connection/install.sql`: what surrounds an installation.
 
-To read first: `source/store.py`, `guard/block.py`, `source/functions_lease.sql`.
+To read first: `source/store.py`, `guard/connection.py`, `source/functions_lease.sql`.
 """

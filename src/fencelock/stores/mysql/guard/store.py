@@ -28,16 +28,10 @@ from fencelock.stores.mysql.connection.install import check_tables, is_installed
 from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
-from fencelock.stores.mysql.guard.block import (
-    REQUEST_TIMEOUT_S,
-    SETTLE_SEPARATE,
-    AsyncMySQLBlockConnection,
-    AsyncMySQLGuardConnection,
-    MySQLBlockConnection,
-    MySQLGuardConnection,
-)
+from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
 from fencelock.stores.mysql.guard.caller import AsyncMySQLCallerConnection, MySQLCallerConnection
 from fencelock.stores.mysql.guard.codec import SQL
+from fencelock.stores.mysql.guard.connection import SETTLE_SEPARATE, AsyncMySQLGuardConnection, MySQLGuardConnection
 from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings

@@ -18,9 +18,7 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, par
 from fencelock.stores.postgres.guard.block import (
     REQUEST_TIMEOUT_S,
     AsyncPostgresBlockConnection,
-    AsyncPostgresGuardConnection,
     PostgresBlockConnection,
-    PostgresGuardConnection,
 )
 from fencelock.stores.postgres.guard.caller import (
     AsyncPostgresCallerConnection,
@@ -28,6 +26,7 @@ from fencelock.stores.postgres.guard.caller import (
     PostgresDriverConnection,
     is_other_drivers,
 )
+from fencelock.stores.postgres.guard.connection import AsyncPostgresGuardConnection, PostgresGuardConnection
 from fencelock.stores.postgres.guard.errors import map_request_error
 from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
