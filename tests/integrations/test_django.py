@@ -394,8 +394,13 @@ def test_locks_come_from_the_configured_source(tmp_path: Any) -> None:
         with lock("nightly-report", ttl=10.0) as lease, fenced(lease, resource="reports"):
             write("new")
     assert value() == "new"
-    with override_settings(FENCELOCK={"SOURC": "sqlite:///locks.db"}), pytest.raises(ConfigError, match="SOURCE"):
+    with override_settings(FENCELOCK={"SOURC": "sqlite:///locks.db"}), pytest.raises(ConfigError, match="'SOURC'"):
         source()
+
+
+def test_a_project_without_the_app_learns_what_to_add() -> None:
+    with override_settings(INSTALLED_APPS=["books"]), pytest.raises(ConfigError, match="to INSTALLED_APPS"):
+        lock("nightly-report")
 
 
 def test_a_guards_url_may_be_configured(empty: GuardedDatabase, lease: HandmadeLease) -> None:
@@ -427,6 +432,10 @@ def test_what_the_check_says(empty: GuardedDatabase) -> None:
         assert found() == ["fencelock.E002"]
     with override_settings(FENCELOCK={"SOURCE": "redis://nowhere"}):
         assert found() == ["fencelock.E001"]
+    with override_settings(FENCELOCK={"SUORCE": "sqlite:///locks.db"}):
+        (message,) = run_checks()
+        assert message.id == "fencelock.E001"
+        assert "an unknown key, 'SUORCE'" in message.msg
     guard(empty).rebind("another", source=HandmadeSource(9), reason="to show that it is noticed")
     assert found() == ["fencelock.W001"] * 2
 

@@ -24,7 +24,8 @@ def retire_key(key_id: str, *, is_forced: bool) -> SourceFlow[SigningKey]:
     if key_id in known.in_use and not is_forced:
         raise SourceError(
             f"key {key_id} has signed a lease that is still running, and guards would refuse its first write: add "
-            f"another key, wait until the lease has ended, and retire this one then; or use force if the key is stolen"
+            f"another key, wait until the lease has ended, and retire this one then; or, if the key is stolen, use "
+            f"force (`--force`, or force=True)"
         )
     yield from ask_source(RetireKey(key_id))
     return _key_of((yield from ask_source(ReadKeys())), key_id)

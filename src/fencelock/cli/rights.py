@@ -55,7 +55,8 @@ def grant(url: str, resource: str, roles: tuple[str, ...], as_json: bool) -> Non
 
     A new install lets nobody but its owner seal a resource or present a token. Give the role of each
     application the resources that it writes, and no others: a role that may seal a resource can also keep its
-    rightful holder out. Safe to repeat.
+    rightful holder out. Safe to repeat. On PostgreSQL the role needs USAGE on
+    the schema besides: GRANT USAGE ON SCHEMA fencelock TO app.
 
     \b
     Examples:

@@ -59,6 +59,18 @@ def test_a_role_that_may_use_the_schema_begins_the_history_after_a_recovery(owne
 
 
 @only("18")
+@kinds
+def test_a_role_without_usage_learns_what_its_owner_has_to_grant(owned: Database, kind: str) -> None:
+    owned.rows("REVOKE USAGE ON SCHEMA fencelock FROM worker")
+    with (
+        PublicSource(kind, owned.url(user="worker")) as public,
+        pytest.raises(SourceError, match="GRANT USAGE ON SCHEMA fencelock TO") as caught,
+    ):
+        public.do(public.source.lock("lock").acquire())
+    assert caught.value.definite
+
+
+@only("18")
 @pytest.mark.parametrize("name", [b"\xff\xff", b"a\0", b"\xed\xa0\x80", b"", b"x" * 513])
 def test_a_role_cannot_make_a_lock_that_operators_cannot_read(owned: Database, name: bytes) -> None:
     with owned.connect(user="worker") as connection:

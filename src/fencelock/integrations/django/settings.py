@@ -40,11 +40,11 @@ class DjangoSettings:
 def read() -> DjangoSettings:
     """Return the settings; ConfigError if they are invalid."""
     given = getattr(settings, SETTING, {})
-    if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS, CHECK_READS}:
-        raise ConfigError(
-            f"{SETTING} is a dict with the keys {SOURCE} (a URL), {GUARDS} (URLs by database alias) and {CHECK_READS} "
-            f"(True or False)"
-        )
+    form = f"a dict with the keys {SOURCE} (a URL), {GUARDS} (URLs by database alias) and {CHECK_READS} (True or False)"
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{SETTING} is {form}")
+    if unknown := [repr(key) for key in given if key not in {SOURCE, GUARDS, CHECK_READS}]:
+        raise ConfigError(f"{SETTING} has an unknown key, {', '.join(unknown)}: it is {form}")
     source, guards, checks_reads = given.get(SOURCE), given.get(GUARDS, {}), given.get(CHECK_READS, True)
     if not isinstance(source, str | None):
         raise ConfigError(f"{SETTING}['{SOURCE}'] is a URL, such as postgresql://user@host/database")
@@ -56,11 +56,15 @@ def read() -> DjangoSettings:
 
 
 def source() -> Source:
-    """Return the project's source of locks, one per process. ConfigError if the project names none.
+    """Return the project's source of locks, one per process. ConfigError if the project names none, or lacks this app.
 
     Do not close it; its leases are released when the process exits.
     """
-    return apps.get_app_config("fencelock").source()  # type: ignore[no-any-return]
+    try:
+        app = apps.get_app_config("fencelock")
+    except LookupError:
+        raise ConfigError("add 'fencelock.integrations.django' to INSTALLED_APPS") from None
+    return app.source()  # type: ignore[no-any-return]
 
 
 def lock(name: str, **options: Any) -> Lock:

@@ -18,6 +18,9 @@ _STATE = re.compile(r"[0-9A-Z]{5}")
 _SESSION_TERMINATED = {"57P01", "57P02", "57P05"}
 _CONNECTION_CLASS = "08"
 _NOT_PERMITTED = "42501"
+_NO_USAGE = "permission denied for schema fencelock"
+_GRANT_USAGE = "if this role takes locks, have the schema's owner run: GRANT USAGE ON SCHEMA fencelock TO …"
+_GRANT = "grant it to this role, or ask an operator"
 _DEFINITE = (
     DefiniteError(
         {"3F000", "42703", "42P01", "42883", "42704"},
@@ -88,6 +91,6 @@ def map_error(error: BaseException, info: PostgresConnectionInfo) -> SourceError
 def map_state(state: str, message: str, info: PostgresConnectionInfo) -> SourceError:
     """Map an error state that the server reported in place of doing anything."""
     if state == _NOT_PERMITTED:
-        return not_permitted(info.url, message, "grant it to this role, or ask an operator")
+        return not_permitted(info.url, message, _GRANT_USAGE if message == _NO_USAGE else _GRANT)
     known = find_definite(_DEFINITE, state, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")

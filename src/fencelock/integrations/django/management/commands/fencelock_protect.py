@@ -40,7 +40,8 @@ class Command(BaseCommand):
         except FencelockError as error:
             raise CommandError(str(error)) from error
         if not missing:
-            self.stdout.write(f"{len(tables)} tables are protected in database {database} ({mode})")
+            said = "1 table is" if len(tables) == 1 else f"{len(tables)} tables are"
+            self.stdout.write(f"{said} protected in database {database} ({mode})")
 
     def _report(self, missing: Iterable[Table], mode: str) -> None:
         message = [f"table {table.name!r} {table.problem(mode)}" for table in missing]
