@@ -159,7 +159,7 @@ def test_a_block_that_finds_no_database_is_definite(guarded: GuardedDatabase) ->
 def test_a_database_without_the_guards_schema_is_reported(guarded: GuardedDatabase) -> None:
     guarded.rows("DROP SCHEMA fencelock CASCADE")
     stack = Stack("session", guarded)
-    with pytest.raises(FencelockError, match="fencelock protect"):
+    with pytest.raises(FencelockError, match="fencelock install --guard"):
         stack.fenced(HandmadeLease(5), write("new"))
     stack.close()
 

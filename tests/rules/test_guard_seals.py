@@ -62,7 +62,7 @@ def test_g4_the_seal_is_flushed_and_the_users_commit_is_as_sqlite_makes_it(
     assert wanted == seal + work
     statements.clear()
     write(guard, lease)
-    assert not [text for text in statements if text.startswith("PRAGMA")]
+    assert not [text for text in statements if text.startswith("PRAGMA") and "=" in text]
 
 
 @pytest.mark.parametrize("fates", [["happened"], ["lost"], ["lost", "happened"]])

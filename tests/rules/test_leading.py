@@ -220,8 +220,9 @@ def test_k1_an_unknown_outcome_is_followed_by_another_term_if_the_block_is_done_
 def test_k3_a_loop_that_is_stopped_before_it_begins_asks_for_nothing(url: str, kind: str) -> None:
     stop = threading.Event()
     stop.set()
-    lead(kind, url, lambda _: pytest.fail("it leads"), stop=stop)
     with fencelock.connect(url) as source:
+        source.install()
+        lead(kind, url, lambda _: pytest.fail("it leads"), stop=stop)
         assert source.info(LOCK).token is None
 
 

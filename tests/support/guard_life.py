@@ -294,7 +294,7 @@ say(said)
             face.write(lease, "mine")
             (shown,) = program.json("marks", face.url)
             assert (shown["resource"], shown["lock"], shown["token"]) == (RESOURCE, LOCK, str(lease.token))
-            assert (shown["held"], shown["closed"], shown["tables"]) == (True, False, [])
+            assert (shown["set_by"], shown["closed"], shown["tables"]) == ("lease", False, [])
             assert lease.sequencer.proof not in json.dumps(shown)
             broken = program("break", LOCK, "--reason", "a test", "--guard", face.url)
             assert broken.returncode == 0, broken.stderr
@@ -304,7 +304,7 @@ say(said)
                 "marks", face.url, "--resource", RESOURCE, "--raise-to", program.url, "--reason", "a test"
             )
             assert int(shown["token"]) > lease.token
-            assert not shown["held"]
+            assert shown["set_by"] == "operator"
             (shown,) = program.json("rebind", face.url, "--resource", RESOURCE, "--lock", "next", "--reason", "a test")
             assert shown["lock"] == "next"
             (shown,) = program.json("marks", face.url, "--resource", RESOURCE, "--lower", "1", "--reason", "a test")

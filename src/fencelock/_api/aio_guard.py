@@ -152,6 +152,7 @@ class AsyncGuard(BaseGuard):
         info = None if source is None else await _source_info(source)
         asked = (self._core.scope, tables, mode, info, default_holder())
         if connection is None:
+            self._check_free()
             await self._executor.repair()
             await self._executor.install()
             await self._operate(admin.protect(*asked))
@@ -166,6 +167,7 @@ class AsyncGuard(BaseGuard):
         check_tables(tables)
         asked = (self._core.scope, tables, default_holder(), check_reason(reason))
         if connection is None:
+            self._check_free()
             await self._executor.repair()
             await self._operate(admin.unprotect(*asked))
         else:

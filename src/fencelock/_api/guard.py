@@ -179,6 +179,7 @@ class Guard(BaseGuard):
         info = None if source is None else _source_info(source)
         asked = (self._core.scope, tables, mode, info, default_holder())
         if connection is None:
+            check_free(self.url)
             repair(self._core.store)
             self._core.store.install()
             self._operate(admin.protect(*asked))
@@ -193,6 +194,7 @@ class Guard(BaseGuard):
         check_tables(tables)
         asked = (self._core.scope, tables, default_holder(), check_reason(reason))
         if connection is None:
+            check_free(self.url)
             repair(self._core.store)
             self._operate(admin.unprotect(*asked))
         else:

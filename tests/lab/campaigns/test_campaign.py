@@ -139,6 +139,7 @@ def test_a_run_in_which_nothing_is_frozen_proves_nothing(program: Program) -> No
 
 
 def test_a_dry_run_touches_nothing(program: Program) -> None:
+    (program.folder / "locks.db").unlink()
     guard = file_at(program.folder)
     before = (program.folder / "app.db").read_bytes()
     told = program.json("verify", "--guard", guard, "--dry-run", "--locks", "2")
@@ -238,6 +239,7 @@ def test_a_mistake_is_told_with_what_to_write(program: Program, words: tuple[str
 
 
 def test_a_guard_that_a_campaign_cannot_write_to_is_refused(program: Program) -> None:
+    (program.folder / "locks.db").unlink()
     done = program("verify", "--guard", "nonesuch://place/x")
     assert done.returncode in {64, 69}
     assert "nonesuch" in done.stderr

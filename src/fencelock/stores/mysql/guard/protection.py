@@ -127,6 +127,9 @@ class Protector:
                 raise not_protected(table, resource)
         chosen = [entries[table] for table in tables or entries]
         for entry in chosen:
+            # A block that finds a recorded table without triggers is stopped, so the record changes first.
+            table = entry.table or entry.name
+            self.afterwards.append(self._fill(SQL.change_protection, id=entry.id, table=table, mode=""))
             self.afterwards += [self._drop(entry, kind, mode) for mode, kind in entry.intact]
             self.afterwards.append(self._fill(SQL.drop_protection, id=entry.id))
         return tuple(entry.as_protection(self._database) for entry in chosen)
@@ -152,8 +155,9 @@ class Protector:
             yield self._fill(SQL.drop_protection, id=entry.id)
         if orphaned := [entry.id for entry in entries_in(rows) if entry.is_orphaned]:
             yield self._fill(SQL.skip_numbers, next=max(orphaned) + 1)
-        yield self._fill(SQL.add_protection, table=table, resource=resource, mode=mode)
+        yield self._fill(SQL.add_protection, table=table, resource=resource, mode="")
         ((number,),) = (yield SQL.added_protection)[0]
+        self.afterwards.append(self._fill(SQL.change_protection, id=number, table=table, mode=mode))
         return MySQLProtectionEntry(number, resource, table, None, {})
 
     def _create(self, before: MySQLProtectionEntry, table: str, mode: str) -> Trips:

@@ -91,7 +91,7 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_key (
 
 -- name: create_protection
 -- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` and `mode` are
--- those at that time. The mode in force is only in the triggers.
+-- those at that time; '' while triggers are being created or dropped. The mode in force is only in the triggers.
 CREATE TABLE IF NOT EXISTS fencelock_protection (
     id         INT UNSIGNED AUTO_INCREMENT PRIMARY KEY,
     table_name VARCHAR(64)    NOT NULL,
@@ -220,7 +220,7 @@ BEGIN
     IF OLD.result IS NULL THEN
         IF COALESCE(LOCATE(CONCAT(',', HEX(OLD.resource), '.'), @fencelock_presented), 0) = 0 THEN
             SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
-                'FL009 this key was begun, and its result is not recorded: find out, then dispatch(…, may_repeat=True)';
+                'FL009 this key was begun, and its result is not recorded: find out, then dispatch(..., may_repeat=True)';
         END IF;
     ELSEIF EXISTS (
         SELECT 1 FROM fencelock_mark AS mark WHERE mark.resource = OLD.resource AND mark.token = OLD.token

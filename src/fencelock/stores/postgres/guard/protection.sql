@@ -85,8 +85,8 @@ BEGIN
                 RAISE 'table % of resource % exists, and its rows meet no trigger of fencelock: it was rebuilt, or its '
                     'triggers were dropped or disabled, so any writer gets in', known.name, p_resource
                     USING ERRCODE = 'FL018', HINT = pg_catalog.concat(
-                        'Run fencelock protect URL --resource … --lock … --table ', known.name, ', or fencelock '
-                        'unprotect. The next time rebuild it inside guard.rebuilding(…).');
+                        'Run fencelock protect URL --resource ... --lock ... --table ', known.name, ', or fencelock '
+                        'unprotect. The next time rebuild it inside guard.rebuilding(...).');
             END IF;
         END IF;
     END LOOP;
