@@ -15,6 +15,7 @@ from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
+from tests.fix_servers import fresh_name
 from tests.sql.guarded import TABLE, Guarded
 from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.fix_postgres import Database
@@ -332,7 +333,7 @@ NO_NAMES = [b"\xff\xff", b"a\0", b"\xed\xa0\x80", b"", b"x" * 513]
 
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
 def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: PostgresServer, encoding: str) -> None:
-    name = f"in_{encoding.lower()}"
+    name = fresh_name(encoding.lower())
     postgres.rows(f"create database {name} encoding '{encoding}' template template0")
     database = Database(postgres, name)
     guard = fencelock.guard(database.url(), resource="nächtlich", lock="bücher")

@@ -8,6 +8,7 @@ from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
+from tests.fix_servers import fresh_name
 from tests.sql.clients import PublicSource
 from tests.sql.marks import kinds
 from tests.sql.postgres.fix_postgres import Database, only
@@ -25,7 +26,7 @@ def test_names_are_bytes_in_databases_of_any_encoding(
     postgres: PostgresServer, encoding: str, can_say_it: bool
 ) -> None:
     """The holder's name is text, for people to read: a database that cannot hold it raises an error."""
-    name = f"in_{encoding.lower()}"
+    name = fresh_name(encoding.lower())
     postgres.rows(f"create database {name} encoding '{encoding}' template template0")
     database = Database(postgres, name)
     PostgresSource(database.url()).install()
