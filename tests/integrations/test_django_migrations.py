@@ -130,6 +130,19 @@ def test_a_rebuild_keeps_the_mode_and_needs_no_transaction_of_the_migration(empt
     assert (found.table, found.mode) == ("ledger_account", "observe")
 
 
+def test_a_renamed_table_stays_protected_when_it_is_altered(empty: GuardedDatabase) -> None:
+    migrate("0001")
+    migration = migrations.Migration("0002", "ledger")
+    migration.operations = [
+        migrations.AlterModelTable("Account", "acct"),
+        migrations.AlterField("Account", "balance", models.BigIntegerField(default=0)),
+    ]
+    apply(migration, after="0001_initial")
+    assert "acct" in protected_there(empty)
+    with pytest.raises(DatabaseError, match=empty.refused), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("INSERT INTO acct (balance) VALUES (1)")
+
+
 @on_sqlite
 def test_a_rebuild_of_an_unprotected_table_protects_nothing(empty: GuardedDatabase) -> None:
     migrate("0001")

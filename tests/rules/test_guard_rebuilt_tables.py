@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fencelock import StaleTokenError, UnprotectedTableError
-from tests.support.guards import HandmadeLease, Opener, make_file, plain, value_in, write
+from fencelock import GuardError, StaleTokenError, UnprotectedTableError
+from fencelock._api.guard import inspect_resources
+from fencelock.stores.registry import guard_store
+from tests.support.guards import HandmadeLease, Opener, ask, make_file, plain, url_of, value_in, write
 
 pytestmark = pytest.mark.reduced
 
@@ -66,6 +68,79 @@ def test_g16_a_renamed_table_stops_nothing(open_guard: Opener, file: Path) -> No
     guard.protect("moved")
     write(guard, HandmadeLease(5), "still mine", table="moved")
     assert value_in(file, "moved") == "still mine"
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize("how", ["dropped", "kept"])
+def test_a_renamed_table_can_be_rebuilt_and_is_known_by_its_new_name(
+    open_guard: Opener, file: Path, how: str, mode: str
+) -> None:
+    guard = open_guard(file)
+    guard.protect("reports", mode=mode)
+    with plain(file) as own:
+        own.execute("ALTER TABLE reports RENAME TO moved")
+        own.execute("BEGIN IMMEDIATE")
+        with guard.rebuilding("moved", connection=own):
+            for statement in REBUILDS[how]:
+                own.execute(statement.replace("reports", "moved"))
+        own.execute("COMMIT")
+    (found,) = (one for one in inspect_resources(url_of(file)).protections if one.table == "moved")
+    assert found.mode == mode
+    assert ("moved", mode) in ask(file, "SELECT name, mode FROM fencelock_protected")
+    assert ("reports", mode) not in ask(file, "SELECT name, mode FROM fencelock_protected")
+    write(guard, HandmadeLease(5), "mine", table="moved")
+    assert value_in(file, "moved") == "mine"
+
+
+def test_a_rebuilt_table_is_enforced_although_a_dropped_one_of_its_name_was_observed(
+    open_guard: Opener, file: Path
+) -> None:
+    guard = open_guard(file)
+    with plain(file) as own:
+        own.execute("CREATE TABLE moved (id INTEGER PRIMARY KEY)")
+        guard.protect("moved", mode="observe")
+        guard.protect("reports")
+        own.execute("DROP TABLE moved")
+        own.execute("ALTER TABLE reports RENAME TO moved")
+        own.execute("BEGIN IMMEDIATE")
+        with guard.rebuilding("moved", connection=own):
+            for statement in REBUILDS["dropped"]:
+                own.execute(statement.replace("reports", "moved"))
+        own.execute("COMMIT")
+    assert ask(file, "SELECT name, mode FROM fencelock_protected") == [("moved", "enforce")]
+
+
+@pytest.mark.parametrize("protected", ["reports", "moved"])
+def test_g16_a_new_table_under_the_old_name_stops_blocks_until_it_is_decided_on(
+    open_guard: Opener, file: Path, protected: str
+) -> None:
+    guard = open_guard(file)
+    guard.protect("reports")
+    with plain(file) as own:
+        own.execute("ALTER TABLE reports RENAME TO moved")
+        own.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY)")
+        own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        own.execute("BEGIN IMMEDIATE")
+        guard.protect("orders", connection=own)
+        own.execute("COMMIT")
+    what = r"'reports' of .* is 'moved' now.*--table reports`, or if 'reports' needs no .*--table moved"
+    with pytest.raises(UnprotectedTableError, match=what):
+        write(guard, HandmadeLease(5), table="moved")
+    findings = guard_store(url_of(file)).examine()
+    assert [one.code for one in findings if "'reports' of" in one.message] == ["lost-protection"]
+    guard.protect(protected)
+    write(guard, HandmadeLease(5), "mine", table="moved")
+    assert value_in(file, "moved") == "mine"
+
+
+def test_a_table_that_was_never_protected_cannot_be_rebuilt_as_one(open_guard: Opener, file: Path) -> None:
+    guard = open_guard(file)
+    guard.protect("reports")
+    with plain(file) as own:
+        own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        own.execute("BEGIN IMMEDIATE")
+        with pytest.raises(GuardError, match="is not protected"), guard.rebuilding("orders", connection=own):
+            pass
 
 
 def test_g16_a_rebuilt_table_that_was_only_observed_stops_nothing(open_guard: Opener, file: Path) -> None:

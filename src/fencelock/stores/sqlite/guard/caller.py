@@ -17,7 +17,14 @@ from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import LEGACY_CONTROL, SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks, trigger_message
-from fencelock.stores.sqlite.guard.protection import protect, read_protections, restore, unprotect
+from fencelock.stores.sqlite.guard.protection import (
+    protect,
+    read_entries,
+    read_protections,
+    record_names,
+    restore,
+    unprotect,
+)
 
 
 def _begins_by_itself(native: Any) -> bool:
@@ -95,6 +102,9 @@ class SQLiteCallerBase:
             self._marks.native.execute("BEGIN IMMEDIATE")
         self._check_file()
         self._take_write_lock()
+        if self._marks.has_schema():
+            # What follows may drop a renamed table, and with it the triggers that alone know its name.
+            record_names(self._marks, read_entries(self._marks))
 
     def _set_savepoint(self, _: ask.SetSavepoint) -> None:
         self._marks.native.execute("SAVEPOINT fencelock")

@@ -81,8 +81,16 @@ SELECT name FROM main.sqlite_schema WHERE name GLOB 'fencelock_*';
 SELECT id, resource, name, mode FROM main.fencelock_protected ORDER BY id;
 
 -- name: find_bare
--- A table of the resource that exists under its name, and whose rows do not meet all of its triggers.
-SELECT entry.name FROM main.fencelock_protected AS entry
+-- A table of the resource that exists under its name, and whose rows do not meet all of its triggers; and the table on which
+-- they are now, if there is one.
+SELECT
+    entry.name,
+    (
+        SELECT tbl_name FROM main.sqlite_schema
+        WHERE type = 'trigger' AND name = 'fencelock_enforce_insert_' || entry.id
+            AND tbl_name <> entry.name COLLATE NOCASE
+    )
+FROM main.fencelock_protected AS entry
 WHERE entry.resource = :resource AND entry.mode = 'enforce'
     AND 3 > (
         SELECT count(*) FROM main.sqlite_schema

@@ -7,7 +7,7 @@ from fencelock.model import Finding
 from fencelock.protocol.guard_requests import OBSERVE
 from fencelock.stores.sql.inspection import orphaned, tables_lost
 from fencelock.stores.sqlite.guard.marks import SQL, TABLES, SQLiteMarks
-from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
+from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, is_replaced, read_entries
 
 
 def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
@@ -23,6 +23,7 @@ def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
         message = f"{url} holds no marks: nothing in it is guarded yet"
         return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
     findings = [finding for entry in entries for finding in _examine_entry(entry, url)]
+    findings += [_replaced(entry, url) for entry in entries if is_replaced(marks, entry, entries)]
     guarded = {entry.resource for entry in entries}
     for mark in marks.read_all(None):
         if mark.resource not in guarded:
@@ -57,3 +58,12 @@ def _examine_entry(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
         remedy = f"see `fencelock marks {url}`, then protect it with --mode enforce"
         return [Finding("only-observed", message, remedy, entry.resource)]
     return []
+
+
+def _replaced(entry: SQLiteProtectionEntry, url: str) -> Finding:
+    message = (
+        f"table {entry.name!r} of resource {entry.resource!r} is not protected: the table that was protected under "
+        f"this name is {entry.table!r} now"
+    )
+    remedy = f"run `fencelock protect {url} …` for {entry.name!r}; if it needs no protection, for {entry.table!r}"
+    return Finding("lost-protection", message, remedy, entry.resource)

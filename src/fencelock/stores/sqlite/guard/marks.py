@@ -150,12 +150,20 @@ class SQLiteMarks:
             return
         if bare := self.ask(SQL.find_bare, {"resource": resource}):
             self.native.execute(SQL.unpresent, (resource,))
-            raise UnprotectedTableError(
-                f"table {bare[0][0]!r} of resource {resource!r} exists, and its rows meet no trigger of fencelock: it "
-                f"was rebuilt, so any writer gets in. Run `fencelock protect sqlite:///{self._path} --resource … "
-                f"--lock … --table …`, or `fencelock unprotect`. The next time rebuild it inside guard.rebuilding(…)"
-            )
+            raise self._unprotected_error(resource, *bare[0])
         self._whole_at[resource] = version
+
+    def _unprotected_error(self, resource: str, table: str, renamed: str | None) -> UnprotectedTableError:
+        if renamed is None:
+            why, instead = "it was rebuilt", "`fencelock unprotect`"
+        else:
+            why = f"the table that was protected under this name is {renamed!r} now"
+            instead = f"if {table!r} needs no protection, the same with --table {renamed}"
+        return UnprotectedTableError(
+            f"table {table!r} of resource {resource!r} exists, and its rows meet no trigger of fencelock: {why}, so "
+            f"any writer gets in. Run `fencelock protect sqlite:///{self._path} --resource … --lock … "
+            f"--table {table}`, or {instead}. The next time rebuild it inside guard.rebuilding(…)"
+        )
 
     def unpresent(self, resources: tuple[str, ...]) -> bool:
         """Withdraw what was presented; return whether all of it was still there."""

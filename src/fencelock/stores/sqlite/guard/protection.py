@@ -4,8 +4,8 @@ An enforced table also has an index, which refuses incremental BLOB writes, beca
 
 Promise: the existing triggers alone say which resource and mode are in force. So a renamed table stays protected under
 its new name, and a dropped one counts as unprotected. The record says what was asked for, by the table's name: a table
-that was rebuilt is found by it. Triggers without a record are found too: a migration may have dropped fencelock's own
-tables. Names and literals are quoted.
+that was rebuilt is found by it. So a new name is recorded before a rebuild drops the triggers that follow it. Triggers
+without a record are found too: a migration may have dropped fencelock's own tables. Names and literals are quoted.
 Never: a trigger on a table of another resource, or on an object that cannot be protected.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fencelock.errors import GuardError
 from fencelock.model import Mark, Protection
 from fencelock.protocol import guard_requests as ask
-from fencelock.protocol.guard_requests import ENFORCE, ORPHANED
+from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, ORPHANED
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.sqlite.guard.marks import PREFIX, SQL, SQLiteMarks
 from fencelock.stores.statements import statements
@@ -65,14 +65,22 @@ class SQLiteProtectionEntry(NamedTuple):
         """True if the table has triggers, and there is no record of them."""
         return self.recorded is None
 
+    @property
+    def is_renamed(self) -> bool:
+        """True if the table has its triggers, and another name than its record says."""
+        return self.table not in (None, self.name) and not self.is_orphaned
+
     def is_as_asked(self, table: str, mode: str) -> bool:
         """Return whether `protect` has nothing to do for this table in this mode."""
         return self.is_whole and (self.name, self.mode, self.recorded) == (table, mode, mode)
 
     def is_of(self, table: str) -> bool:
         """Return whether it is about this table: by its triggers, or by its name if it has none."""
-        # Bytes: SQLite ignores the case of ASCII letters only.
-        return table.encode().lower() == (self.table or self.name).encode().lower()
+        return _is_same(table, self.table or self.name)
+
+    def is_recorded_as(self, table: str) -> bool:
+        """Return whether the table was protected under this name."""
+        return _is_same(table, self.name)
 
     def shown(self) -> Protection:
         """Return the public view of the entry."""
@@ -128,9 +136,7 @@ def _protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: s
     for table in dict.fromkeys(find_table(marks, name) for name in tables):
         entries = read_entries(marks)
         known = [entry for entry in entries if entry.is_of(table)]
-        for entry in entries:
-            if entry.table not in (None, entry.name) and not entry.is_orphaned:
-                marks.native.execute(SQL.rename_protected, {"id": entry.id, "name": entry.table})
+        record_names(marks, entries, table)
         for entry in known:
             if entry.table is not None and entry.resource not in (resource, ""):
                 raise GuardError(
@@ -147,6 +153,26 @@ def _protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: s
                 changed.append(entry.shown())
         _install(marks, resource, table, mode, highest=max((entry.id for entry in entries), default=0))
     return tuple(changed)
+
+
+def record_names(marks: SQLiteMarks, entries: list[SQLiteProtectionEntry], protecting: str = "") -> None:
+    """Record the names that renamed tables have now.
+
+    A record keeps the old name if an unprotected table has it, because it stops guarded blocks (G16), until somebody
+    protects that table.
+    """
+    for entry in entries:
+        if entry.is_renamed and (entry.is_recorded_as(protecting) or not is_replaced(marks, entry, entries)):
+            marks.native.execute(SQL.rename_protected, {"id": entry.id, "name": entry.table})
+
+
+def is_replaced(marks: SQLiteMarks, entry: SQLiteProtectionEntry, entries: list[SQLiteProtectionEntry]) -> bool:
+    """Return whether the table was renamed, and another one, which is not protected, has its recorded name."""
+    return (
+        entry.is_renamed
+        and not any(one.table is not None and one.is_of(entry.name) for one in entries)
+        and any(kind != "view" for _, kind in marks.ask(SQL.find_table, {"name": entry.name}))
+    )
 
 
 def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
@@ -168,10 +194,14 @@ def restore(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> None:
     entries = [entry for entry in read_entries(marks) if entry.resource == resource and not entry.is_orphaned]
     for name in tables:
         table = find_table(marks, name)
-        modes = [entry.recorded for entry in entries if entry.is_of(table)]
-        if not modes or modes[0] is None:
+        known = [entry for entry in entries if entry.is_of(table)]
+        # The old table may still exist under another name, with its triggers.
+        known = known or [entry for entry in entries if entry.is_recorded_as(table)]
+        if not known:
             raise not_protected(table, resource)
-        _protect(marks, resource, (table,), modes[0])
+        # A dropped table, whose name this one took, may have a record of another mode.
+        is_enforced = any(entry.recorded == ENFORCE for entry in known)
+        _protect(marks, resource, (table,), ENFORCE if is_enforced else OBSERVE)
 
 
 def _entries_of(
@@ -241,6 +271,11 @@ def _remove(marks: SQLiteMarks, entry: SQLiteProtectionEntry) -> None:
 def _part(mode: str, kind: str, entry_id: int | None) -> str:
     """Return the quoted name of one trigger, or of the index."""
     return quoted(f"{PREFIX}{mode}_{kind}_{entry_id}")
+
+
+def _is_same(one: str, other: str) -> bool:
+    # Bytes: SQLite ignores the case of ASCII letters only.
+    return one.encode().lower() == other.encode().lower()
 
 
 def quoted(identifier: str) -> str:
