@@ -128,6 +128,16 @@ def test_a_rebuilt_table_is_protected_again_in_its_mode(guarded: Guarded, own: A
         write(native)
 
 
+def test_a_renamed_table_can_be_rebuilt(guarded: Guarded, own: Any) -> None:
+    send(own, "ALTER TABLE reports RENAME TO moved")
+    with guarded.guard().rebuilding("moved", connection=own):
+        send(own, *(statement.replace("reports", "moved") for statement in REBUILD))
+    own.commit()
+    assert modes(guarded) == {"moved": "enforce"}
+    with guarded.guard().transaction(HandmadeLease(5)) as native:
+        native.execute("UPDATE moved SET value = 'mine'")
+
+
 def test_a_rebuild_that_fails_protects_nothing_and_leaves_the_transaction_to_its_owner(
     guarded: Guarded, own: Any
 ) -> None:

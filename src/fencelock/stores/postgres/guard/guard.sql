@@ -104,14 +104,32 @@ FULL JOIN fencelock.protected_table AS protected USING (relation)
 WHERE coalesce(protected.resource, protection.resource) = $1::text ORDER BY 2;
 
 -- name: read_record
--- The mode in which a table of a resource was protected, found by itself, or by its name if it was rebuilt. (Without a
--- percent sign: pg8000 would double it.)
+-- The mode in which a table of a resource was protected, found by itself, or by its name if it was rebuilt: the stricter one, if a
+-- dropped table had this name too. (Without a percent sign: pg8000 would double it.)
 SELECT mode FROM fencelock.protection
 WHERE resource = $2::text AND (relation = $1::oid OR name = (
     SELECT pg_catalog.concat_ws('.', pg_catalog.quote_ident(namespace.nspname), pg_catalog.quote_ident(class.relname))
     FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
     WHERE class.oid = $1::oid))
-ORDER BY relation = $1::oid DESC LIMIT 1;
+ORDER BY relation = $1::oid DESC, mode LIMIT 1;
+
+-- name: find_renamed
+-- The tables of these resources that have another name than their record says, and the name that they have now. Not one whose
+-- recorded name another table has, because that table stops guarded blocks (G16); none for a role that may not record it.
+WITH named AS (
+    SELECT class.oid, pg_catalog.concat_ws(
+        '.', pg_catalog.quote_ident(namespace.nspname), pg_catalog.quote_ident(class.relname)) AS name
+    FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+)
+SELECT named.oid, named.name
+FROM fencelock.protection AS protection JOIN named ON named.oid = protection.relation
+WHERE protection.resource = ANY ($1::text[]) AND protection.name <> named.name
+    AND NOT EXISTS (SELECT FROM named AS other WHERE other.name = protection.name)
+    AND pg_catalog.has_table_privilege('fencelock.protection', 'UPDATE');
+
+-- name: rename_protected
+-- Record the name that a table has now.
+UPDATE fencelock.protection SET name = $2::text WHERE relation = $1::oid;
 
 -- name: unprotect_table
 -- Drop a table's triggers.

@@ -107,6 +107,10 @@ class PostgresMigrationCodec(PostgresProtectionCodec):
                 "the connection is in autocommit mode, so each statement is a transaction of its own, and a table is "
                 "protected inside yours: begin one, or call it without connection=…"
             )
+        # What follows may drop a renamed table, and with it all that tells its name.
+        (renamed,) = yield (Statement(SQL.find_renamed, (ordered(request.resources),)),)
+        for row in renamed.rows:
+            yield (Statement(SQL.rename_protected, tuple(row)),)
 
     def _set_savepoint(self, _: ask.SetSavepoint) -> Trips:
         yield (Statement(SQL.set_savepoint),)
