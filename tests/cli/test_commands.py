@@ -147,7 +147,8 @@ def test_break_needs_a_reason_and_a_known_lock(program: Program) -> None:
 # --- install, epoch
 def test_install_makes_the_schema_and_is_safe_to_repeat(program: Program) -> None:
     for _ in range(2):
-        assert program.json("install") == {"source": program.url, "guards": [program.url]}
+        assert program.json("install") == {"source": program.url, "guards": []}
+        assert program.json("install", "--source", program.url) == {"source": program.url, "guards": [program.url]}
     assert (program.folder / "locks.db").exists()
 
 

@@ -36,17 +36,33 @@ def test_uninstall_empties_a_file_of_fencelocks_tables_alone(program: Program) -
     done = program.inside("uninstall", "--source", url)
     assert done.returncode == 1
     assert "tables are protected (reports)" in done.stderr
-    for _ in range(2):
-        assert program.json("uninstall", "--source", url, "--force") == {"source": url, "guards": [url]}
+    assert program.json("uninstall", "--source", url, "--force") == {"source": url, "guards": [url]}
+    assert program.json("uninstall", "--source", url, "--force") == {"source": None, "guards": []}
     assert not Path(f"{file}-wake").exists()
     assert {*contents(file)} - {"sqlite_sequence"} == {*before}  # SQLite keeps that one for ever.
     with closing(sqlite3.connect(file)) as native:
         native.execute("UPDATE reports SET value = value")
 
 
-def test_uninstall_creates_no_file(program: Program) -> None:
-    assert program.inside("uninstall", "--source", f"sqlite:///{program.folder}/nosuch.db").returncode == 0
-    assert not (program.folder / "nosuch.db").exists()
+@pytest.mark.parametrize("is_there", [True, False])
+def test_uninstall_says_that_nothing_was_there_and_creates_no_file(program: Program, is_there: bool) -> None:
+    file = program.folder / "some.db"
+    if is_there:
+        make_file(file, "reports")
+    done = program.inside("uninstall", "--source", url_of(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"{half} at {url_of(file)}: nothing of fencelock's was there" for half in ("source of tokens", "guard")
+    ]
+    assert file.exists() == is_there
+
+
+def test_69_install_makes_no_guard_in_a_file_that_does_not_exist(program: Program) -> None:
+    missing = program.folder / "mistyped.db"
+    done = program.inside("install", "--guard", url_of(missing))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"{missing} does not exist, and a guard protects an existing database" in done.stderr
+    assert not missing.exists()
 
 
 def test_uninstall_needs_a_url_and_never_means_the_default(program: Program) -> None:

@@ -107,6 +107,10 @@ class SqlDialect(ABC):
     """Lists what a schema of fencelock consists of, in a database that holds nothing else."""
     objects: ClassVar[tuple[str, ...]]
     """Lists all objects of a database: schemas, tables, routines, triggers."""
+    need_table: ClassVar[str]
+    """Creates `own_need`, without which one of fencelock's tables cannot be dropped; {} is that one's name."""
+    forgo_table: ClassVar[str]
+    """Drops `own_need`."""
 
     @property
     def hold_lock(self) -> str:

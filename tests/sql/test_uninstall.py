@@ -1,5 +1,6 @@
 """`fencelock install` and `uninstall` on both SQL servers: everything of fencelock's is made, and removed again."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -67,11 +68,35 @@ def test_uninstall_leaves_nothing_of_fencelocks_and_all_else(
             pass
     assert "tables are protected (" in output(1, "uninstall", "--source", url)
     output(0, "unprotect", url, "--resource", RESOURCE, "--reason", "a test")
-    for _ in range(2):
-        assert output(0, "uninstall", "--source", url).count(": removed") == 2
+    assert output(0, "uninstall", "--source", url).count(": removed") == 2
+    assert output(0, "uninstall", "--source", url).count(": nothing of fencelock's was there") == 2
     assert objects(sql, database) == before
     output(0, "install", "--source", url)
     unprotected.guard().protect("reports")
+
+
+@pytest.mark.parametrize("half", ["guard", "source"])
+def test_uninstall_names_what_needs_ours_and_removes_nothing_of_either_half(
+    sql: SqlDialect, unprotected: Guarded, output: Callable[..., str], half: str
+) -> None:
+    database, url = unprotected.database, unprotected.database.url()
+    output(0, "install", "--source", url)
+    database.rows(sql.need_table.format(half))
+    before = objects(sql, database)
+    said = output(69, "uninstall", "--source", url)
+    assert re.search(rf"own_need .*{sql.prefix}{half}\): drop .* Nothing was removed there", said)
+    assert objects(sql, database) == before
+    database.rows(sql.forgo_table)
+    assert output(0, "uninstall", "--source", url).count(": removed") == 2
+
+
+def test_install_without_options_makes_no_guard_beside_the_default_source(
+    unprotected: Guarded, program: Program
+) -> None:
+    program.environment["FENCELOCK_SOURCE"] = url = unprotected.database.url()
+    assert program.json("install")["guards"] == []
+    assert source_store(url).is_installed()  # type: ignore[attr-defined]
+    assert not guard_store(url).is_installed()  # type: ignore[attr-defined]
 
 
 def test_uninstall_by_force_removes_the_triggers_of_protected_tables(

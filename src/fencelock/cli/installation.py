@@ -24,6 +24,7 @@ guards_option = click.option(
 
 
 SHOWN_NAMES = 3
+NOTHING_THERE = "nothing of fencelock's was there"
 SOURCE, GUARD = "source of tokens", "guard"
 
 
@@ -41,14 +42,15 @@ class Half(NamedTuple):
 
 
 def _halves(source: str | None, guards: tuple[str, ...]) -> list[Half]:
-    """Return the halves that the options mean: the guard's is in the source's database if no --guard is given, and
-    --guard alone means no source.
+    """Return the halves that the options mean: the guard's is in the database of --source if no --guard is given,
+    --guard alone means no source, and without options no guard is made beside the default source.
     """
     named = [Half(GUARD, url, guard_store(url)) for url in guards]
     if guards and source is None:
         return named
     url = resolve_url(source)
-    return [Half(SOURCE, url, source_store(url)), *(named or _guard_beside(url))]
+    half = Half(SOURCE, url, source_store(url))
+    return [half] if source is None else [half, *(named or _guard_beside(url))]
 
 
 def _guard_beside(url: str) -> Iterator[Half]:
@@ -61,13 +63,14 @@ def _guard_beside(url: str) -> Iterator[Half]:
         yield Half(GUARD, url, store)
 
 
-def _print(halves: list[Half], as_json: bool, state: str) -> None:
-    sources = [half.shown for half in halves if half.what == SOURCE]
+def _print(halves: list[Half], changed: list[Half], as_json: bool, state: str) -> None:
+    sources = [half.shown for half in changed if half.what == SOURCE]
     data = {
         "source": sources[0] if sources else None,
-        "guards": [half.shown for half in halves if half.what == GUARD],
+        "guards": [half.shown for half in changed if half.what == GUARD],
     }
-    emit(data, as_json, "\n".join(f"{half.what} at {half.shown}: {state}" for half in halves))
+    lines = [f"{half.what} at {half.shown}: {state if half in changed else NOTHING_THERE}" for half in halves]
+    emit(data, as_json, "\n".join(lines))
 
 
 @click.command()
@@ -78,8 +81,9 @@ def install(source: str | None, guards: tuple[str, ...], as_json: bool) -> None:
     """Create fencelock's schema: the source of tokens, and the guard.
 
     The source's half is made at --source, and the guard's half in the same database, or at each --guard
-    URL. With --guard alone, only the guard's half is made. SQLite creates its own at first use; on a server
-    only this command and `fencelock protect` do. Safe to repeat, also concurrently.
+    URL. With --guard alone, only the guard's half is made; with neither, only the source's, at the default
+    source. SQLite creates its own at first use, a guard's in a file that exists; on a server only this
+    command and `fencelock protect` do. Safe to repeat, also concurrently.
 
     \b
     Examples:
@@ -89,7 +93,7 @@ def install(source: str | None, guards: tuple[str, ...], as_json: bool) -> None:
     halves = _halves(source, guards)
     for half in halves:
         half.store.install()
-    _print(halves, as_json, "ready")
+    _print(halves, halves, as_json, "ready")
 
 
 @click.command()
@@ -118,8 +122,9 @@ def uninstall(source: str | None, guards: tuple[str, ...], force: bool, as_json:
         for half in installed:
             _check_unused(half)
     for half in halves:
-        _removable(half).uninstall()
-    _print(halves, as_json, "removed")
+        _removable(half).check_removal()
+    removed = [half for half in halves if _removable(half).uninstall()]
+    _print(halves, removed, as_json, "removed")
 
 
 def _removable(half: Half) -> RemovableStore:

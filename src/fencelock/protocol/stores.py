@@ -202,9 +202,14 @@ class RemovableStore(Protocol):
     def is_installed(self) -> bool:
         """Return whether the store has the schema; SchemaError if it is another version's. Creates nothing."""
 
-    def uninstall(self) -> None:
-        """Remove everything that `install` and `protect` made, and nothing else; safe to repeat, and after an
-        interruption. The caller has made sure that nobody uses it.
+    def check_removal(self) -> None:
+        """Raise SourceError if `uninstall` would, because an object of somebody else's needs one that it removes.
+        Changes nothing.
+        """
+
+    def uninstall(self) -> bool:
+        """Remove everything that `install` and `protect` made, and nothing else, and return whether anything was there;
+        safe to repeat, and after an interruption. The caller has made sure that nobody uses it.
         """
 
 

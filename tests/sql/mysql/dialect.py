@@ -101,6 +101,11 @@ class MySQLDialect(SqlDialect):
         "SELECT ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE()",
         "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()",
     )
+    need_table = (
+        "CREATE TABLE own_need (FOREIGN KEY (id) REFERENCES fencelock_{0} (id)) ENGINE = InnoDB "
+        "SELECT id FROM fencelock_{0}"
+    )
+    forgo_table = "DROP TABLE own_need"
 
     def __init__(self, fleet: MariaDBFleet) -> None:
         self.fleet = fleet

@@ -74,6 +74,8 @@ class PostgresDialect(SqlDialect):
         "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
         "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal",
     )
+    need_table = "CREATE VIEW own_need AS SELECT id FROM fencelock.{}"
+    forgo_table = "DROP VIEW own_need"
 
     def __init__(self, fleet: PostgresFleet, version: str) -> None:
         self.fleet = fleet

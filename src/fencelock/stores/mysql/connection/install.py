@@ -14,7 +14,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
-from fencelock.errors import SchemaError, SourceUnavailableError
+from fencelock.errors import SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.errors import check_schema_number
 from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
@@ -26,6 +26,13 @@ REQUEST_TIMEOUT_S = 60.0
 _FIND_TRIGGERS = """
     SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
     WHERE TRIGGER_SCHEMA = %s AND TRIGGER_NAME LIKE 'fencelock\\_%%'
+"""
+_FIND_TABLES = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s LIMIT 1"
+_FIND_REFERENCES = """
+    SELECT CONCAT(CONSTRAINT_SCHEMA, '.', TABLE_NAME, ' references ', REFERENCED_TABLE_NAME)
+    FROM information_schema.REFERENTIAL_CONSTRAINTS
+    WHERE UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME IN %s
+        AND NOT (CONSTRAINT_SCHEMA = UNIQUE_CONSTRAINT_SCHEMA AND TABLE_NAME IN %s)
 """
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
 _COLUMN = re.compile(r"^ {4}([a-z_]+) ", re.MULTILINE)
@@ -75,10 +82,28 @@ def is_installed(info: MySQLConnectionInfo, *, part: str, table: str, number: in
         FORKS.close(native)
 
 
+def check_removal(info: MySQLConnectionInfo, *, tables: Statements) -> None:
+    """Raise SourceError if a foreign key of somebody else's table keeps the server from dropping one of ours."""
+    ours = tables.created("TABLE")
+    native = open_connection(info, REQUEST_TIMEOUT_S)
+    try:
+        with error_mapper(info):
+            found = _run(native, _FIND_REFERENCES, [info.database, ours, ours])
+    finally:
+        FORKS.close(native)
+    if found:
+        named = "; ".join(str(reference) for (reference,) in found)
+        raise SourceError(
+            f"{info.url}: others need what is to be removed ({named}): drop their foreign keys first, and run the same "
+            f"again. Nothing was removed there"
+        )
+
+
 def uninstall(
     info: MySQLConnectionInfo, *, tables: Statements, routines: Iterable[str], drops_triggers: bool = False
-) -> None:
-    """Drop a part of the schema; the table that is created first, which holds its number, is dropped last.
+) -> bool:
+    """Drop a part of the schema, and return whether any of its tables was there; the table that is created first, which
+    holds its number, is dropped last.
 
     `drops_triggers`: first the triggers that the guard has made on the protected tables.
     """
@@ -86,6 +111,7 @@ def uninstall(
     try:
         with error_mapper(info):
             _lock(native, info)
+            was_there = bool(_run(native, _FIND_TABLES, [info.database, tables.created("TABLE")]))
             for (trigger,) in _run(native, _FIND_TRIGGERS, [info.database]) if drops_triggers else ():
                 _run(native, f"DROP TRIGGER IF EXISTS {trigger}")
             for routine in routines:
@@ -94,6 +120,7 @@ def uninstall(
                 _run(native, f"DROP TABLE IF EXISTS {table}")
     finally:
         FORKS.close(native)
+    return was_there
 
 
 def _is_usable(native: MySQLConnection, probe: str) -> bool:

@@ -24,7 +24,7 @@ from fencelock.stores.mysql.connection.client import (
     open_connection,
 )
 from fencelock.stores.mysql.connection.expressions import expand
-from fencelock.stores.mysql.connection.install import check_tables, is_installed, uninstall
+from fencelock.stores.mysql.connection.install import check_removal, check_tables, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
@@ -108,10 +108,14 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
         """Return whether the database has the guard's half; SchemaError if it is another version's."""
         return is_installed(self.info, part=GUARD_PART, table="fencelock_guard", number=SCHEMA_NUMBER)
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Raise SourceError if somebody else's table has a foreign key to one of the guard's."""
+        check_removal(self.info, tables=SCHEMA)
+
+    def uninstall(self) -> bool:
         """Drop the guard's half of the schema, with everything in it, and its triggers on all tables."""
         routines = [name for file in ROUTINES for name in file]
-        uninstall(self.info, tables=SCHEMA, routines=routines, drops_triggers=True)
+        return uninstall(self.info, tables=SCHEMA, routines=routines, drops_triggers=True)
 
     def repair(self) -> None:
         """Create again what somebody has dropped of the schema; do nothing where there is none."""

@@ -27,7 +27,7 @@ from fencelock.stores.mysql.connection.client import (
     open_connection,
 )
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
-from fencelock.stores.mysql.connection.install import install, is_installed, uninstall
+from fencelock.stores.mysql.connection.install import check_removal, install, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import draw_mask_secret
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.source import inspection
@@ -106,10 +106,14 @@ class MySQLSource:
         """Return whether the database has the source's half; SchemaError if it is another version's."""
         return is_installed(self.info, part=SOURCE_PART, table="fencelock_source", number=SCHEMA_NUMBER)
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Raise SourceError if somebody else's table has a foreign key to one of the source's."""
+        check_removal(self.info, tables=SCHEMA)
+
+    def uninstall(self) -> bool:
         """Drop the source's half of the schema, with everything in it."""
         routines = [name.replace("create_", "fencelock_", 1) for file in ROUTINES for name in file]
-        uninstall(self.info, tables=SCHEMA, routines=routines)
+        return uninstall(self.info, tables=SCHEMA, routines=routines)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import sql
 
+from fencelock.errors import SourceError
 from fencelock.stores.errors import check_schema_number
 from fencelock.stores.postgres.connection.client import FORKS, open_connection
 from fencelock.stores.postgres.connection.errors import error_mapper
@@ -97,30 +98,55 @@ def is_installed(info: PostgresConnectionInfo, *, part: str, table: str, number:
         FORKS.close(connection)
 
 
-def uninstall(info: PostgresConnectionInfo, *, files: tuple[Statements, ...]) -> None:
-    """Drop what these files create, and the triggers that call their functions, in one transaction.
+def uninstall(info: PostgresConnectionInfo, *, files: tuple[Statements, ...], is_rehearsal: bool = False) -> bool:
+    """Drop what these files create, and the triggers that call their functions, in one transaction; return whether
+    anything was there.
 
     Nothing is dropped by CASCADE: an object of somebody else's that needs one of ours is an error, and undoes all. With
     the last part goes what the parts share, and the schema itself, unless somebody else has objects in it.
+    `is_rehearsal`: the transaction is rolled back, so only an error comes of it.
     """
+    was_there = False
     connection = open_connection(info, REQUEST_TIMEOUT_S)
     try:
         with error_mapper(info):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             connection.execute(SQL.prepare.encode(), [_KEY])
             if connection.execute(_FIND_SCHEMA).fetchone() == (True,):
-                for file in files:
-                    _drop(connection, "VIEW", file.created("VIEW"))
-                _drop_functions(connection, [name for file in files for name in file.created("FUNCTION")])
-                for kind in ("TABLE", "TYPE", "SEQUENCE"):
-                    _drop(connection, kind, [name for file in files for name in file.created(kind)])
-                if connection.execute(SQL.find_parts.encode()).fetchone() == (False,):
-                    _drop_functions(connection, COMMON.created("FUNCTION"))
-                    if connection.execute(SQL.find_others.encode()).fetchone() == (False,):
-                        connection.execute("DROP SCHEMA fencelock")
-            connection.execute("COMMIT")
+                was_there = _drop_part(connection, files)
+            connection.execute("ROLLBACK" if is_rehearsal else "COMMIT")
+    except SourceError as error:
+        if isinstance(error.__cause__, psycopg.errors.DependentObjectsStillExist):
+            raise _needed_error(info, error.__cause__) from error.__cause__
+        raise
     finally:
         FORKS.close(connection)
+    return was_there
+
+
+def _drop_part(connection: psycopg.Connection[tuple[object, ...]], files: tuple[Statements, ...]) -> bool:
+    """Drop a part, and the schema with the last one; return whether anything was there."""
+    before = connection.execute(SQL.count_objects.encode()).fetchone()
+    for file in files:
+        _drop(connection, "VIEW", file.created("VIEW"))
+    _drop_functions(connection, [name for file in files for name in file.created("FUNCTION")])
+    for kind in ("TABLE", "TYPE", "SEQUENCE"):
+        _drop(connection, kind, [name for file in files for name in file.created(kind)])
+    if connection.execute(SQL.find_parts.encode()).fetchone() == (False,):
+        _drop_functions(connection, COMMON.created("FUNCTION"))
+    left = connection.execute(SQL.count_objects.encode()).fetchone()
+    if left == (0,):
+        connection.execute("DROP SCHEMA fencelock")
+    return left == (0,) or left != before
+
+
+def _needed_error(info: PostgresConnectionInfo, error: psycopg.Error) -> SourceError:
+    """Return the error for objects of somebody else's that need ours: the server's detail names each on a line."""
+    named = "; ".join((error.diag.message_detail or str(error)).splitlines())
+    return SourceError(
+        f"{info.url}: others need what is to be removed ({named}): drop them first, and run the same again. Nothing "
+        f"was removed there"
+    )
 
 
 def _drop(connection: psycopg.Connection[tuple[object, ...]], kind: str, names: list[str]) -> None:

@@ -43,8 +43,8 @@ WHERE pronamespace = 'fencelock'::regnamespace AND proname = ANY (%s) HAVING cou
 -- Whether a part is still installed.
 SELECT to_regclass('fencelock.source') IS NOT NULL OR to_regclass('fencelock.guard') IS NOT NULL;
 
--- name: find_others
--- Whether the schema still holds anything.
-SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = 'fencelock'::regnamespace)
-    OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace = 'fencelock'::regnamespace)
-    OR EXISTS (SELECT FROM pg_catalog.pg_type WHERE typnamespace = 'fencelock'::regnamespace);
+-- name: count_objects
+-- How much the schema holds, whoever made it.
+SELECT (SELECT count(*) FROM pg_catalog.pg_class WHERE relnamespace = 'fencelock'::regnamespace)
+    + (SELECT count(*) FROM pg_catalog.pg_proc WHERE pronamespace = 'fencelock'::regnamespace)
+    + (SELECT count(*) FROM pg_catalog.pg_type WHERE typnamespace = 'fencelock'::regnamespace);

@@ -102,9 +102,13 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
         """Return whether the database has the guard's half; SchemaError if it is another version's."""
         return is_installed(self.info, part=GUARD_PART, table="guard", number=SCHEMA_NUMBER)
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Drop the guard's half and roll back: SourceError if somebody else's object needs one of it."""
+        uninstall(self.info, files=(SCHEMA, *FUNCTIONS, PROTECTION), is_rehearsal=True)
+
+    def uninstall(self) -> bool:
         """Drop the guard's half of the schema, with everything in it, and its triggers on all tables."""
-        uninstall(self.info, files=(SCHEMA, *FUNCTIONS, PROTECTION))
+        return uninstall(self.info, files=(SCHEMA, *FUNCTIONS, PROTECTION))
 
     def repair(self) -> None:
         """Create again what somebody has dropped of the schema; do nothing where there is none."""

@@ -92,9 +92,13 @@ class PostgresSource:
         """Return whether the database has the source's half; SchemaError if it is another version's."""
         return is_installed(self.info, part=SOURCE_PART, table="source", number=SCHEMA_NUMBER)
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Drop the source's half and roll back: SourceError if somebody else's object needs one of it."""
+        uninstall(self.info, files=(SCHEMA, *FUNCTIONS), is_rehearsal=True)
+
+    def uninstall(self) -> bool:
         """Drop the source's half of the schema, with everything in it."""
-        uninstall(self.info, files=(SCHEMA, *FUNCTIONS))
+        return uninstall(self.info, files=(SCHEMA, *FUNCTIONS))
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""

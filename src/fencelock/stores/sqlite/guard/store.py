@@ -95,21 +95,26 @@ class SQLiteGuard:
         return SQLiteFrameworkConnection(connection, driver, self.path)
 
     def install(self) -> None:
-        """Do nothing: the schema is created with the first mark."""
+        """Check that the file is there, with no other version's schema; its own is created with the first mark."""
+        self._has_schema()
 
     def is_installed(self) -> bool:
         """Return whether the file has the guard's half; SchemaError if it is another version's."""
-        if not self.path.exists():
-            return False
+        return self.path.exists() and self._has_schema()
+
+    def _has_schema(self) -> bool:
         database = SQLiteBlockConnection(self.path)
         try:
             return database.read(lambda: SQLiteMarks(database.native, self.path).has_schema())
         finally:
             database.close()
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Do nothing: SQLite drops a table whatever refers to it."""
+
+    def uninstall(self) -> bool:
         """Drop the guard's tables, with everything in them, and its triggers on all tables; the file stays."""
-        uninstall(self.path, SCHEMA.created("TABLE"), drops_triggers=True)
+        return uninstall(self.path, SCHEMA.created("TABLE"), drops_triggers=True)
 
     def repair(self) -> None:
         """Create again what somebody has dropped of the schema; do nothing where there is none."""

@@ -88,10 +88,14 @@ class SQLiteSource:
         """Return whether the file has the source's half; SchemaError if it is another version's."""
         return is_installed(self.path)
 
-    def uninstall(self) -> None:
+    def check_removal(self) -> None:
+        """Do nothing: SQLite drops a table whatever refers to it."""
+
+    def uninstall(self) -> bool:
         """Drop the source's tables, with everything in them, and the waiters' pipes; the file stays."""
-        uninstall(self.path, SCHEMA.created("TABLE"))
+        was_there = uninstall(self.path, SCHEMA.created("TABLE"))
         wakeup.remove_all(self.path)
+        return was_there
 
     def examine(self) -> list[Finding]:
         """Return the findings about the file's setup."""
