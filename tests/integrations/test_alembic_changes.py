@@ -59,6 +59,14 @@ def test_batch_mode_keeps_a_table_protected(empty_file: GuardedDatabase, tmp_pat
     assert kept == fencelock.Protection(table, RESOURCE, mode)
 
 
+def test_batch_mode_keeps_a_renamed_table_protected(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
+    project = Project(tmp_path, guarded_file)
+    project.migration("op.rename_table('reports', 'moved')\n" + REBUILD.format("moved"))
+    project.run("upgrade", "head")
+    assert columns(guarded_file, "moved") == 3
+    assert protections(guarded_file) == {"moved": RESOURCE}
+
+
 def test_batch_mode_keeps_what_the_same_migration_protects(guarded_file: GuardedDatabase, tmp_path: Path) -> None:
     project = Project(tmp_path, guarded_file)
     project.migration(PROTECT.format("plain") + REBUILD.format("plain"))
