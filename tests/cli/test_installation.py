@@ -65,6 +65,15 @@ def test_69_install_makes_no_guard_in_a_file_that_does_not_exist(program: Progra
     assert not missing.exists()
 
 
+def test_protecting_inside_the_callers_transaction_leaves_its_locks_alone(tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", "reports")
+    with closing(sqlite3.connect(file, isolation_level=None)) as native:
+        native.execute("PRAGMA locking_mode = EXCLUSIVE")
+        native.execute("BEGIN EXCLUSIVE")
+        fencelock.guard(url_of(file), resource="reports", lock=LOCK).protect("reports", connection=native)
+        native.execute("COMMIT")
+
+
 def test_uninstall_needs_a_url_and_never_means_the_default(program: Program) -> None:
     with program.source() as source, source.lock(LOCK):
         pass

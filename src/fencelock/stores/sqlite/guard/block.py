@@ -150,6 +150,19 @@ def is_denial(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH
 
 
+def check_exists(path: Path) -> None:
+    """Raise SourceUnavailableError if there is no such file; never opens it."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise SourceUnavailableError(
+            f"{path} does not exist, and a guard protects an existing database: create it with its tables first, or "
+            f"correct the URL"
+        ) from None
+    except OSError:
+        pass  # Opening the file gives the better error.
+
+
 class SQLiteBlockConnection(Database):
     """A connection to a guarded file. One thread at a time may use it, and any thread."""
 
@@ -160,15 +173,7 @@ class SQLiteBlockConnection(Database):
         super().__init__(path, prepare=self.watch.attach)
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise SourceUnavailableError(
-                f"{self.path} does not exist, and a guard protects an existing database: create it with "
-                f"its tables first, or correct the URL"
-            ) from None
-        except OSError:
-            pass  # Opening the file gives the better error.
+        check_exists(self.path)
         self._own_references = sys.maxsize  # No block has used the new connection yet.
         return super()._open()
 

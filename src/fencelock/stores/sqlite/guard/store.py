@@ -19,7 +19,7 @@ from fencelock.model import Finding
 from fencelock.stores.sqlite.connection.database import path_of
 from fencelock.stores.sqlite.connection.removal import uninstall
 from fencelock.stores.sqlite.guard import inspection
-from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, check_exists
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
@@ -95,14 +95,14 @@ class SQLiteGuard:
         return SQLiteFrameworkConnection(connection, driver, self.path)
 
     def install(self) -> None:
-        """Check that the file is there, with no other version's schema; its own is created with the first mark."""
-        self._has_schema()
+        """Check that the file is there; the schema is created with the first mark."""
+        # Not opened: a caller's transaction may hold its locks, and it may use another library of SQLite.
+        check_exists(self.path)
 
     def is_installed(self) -> bool:
         """Return whether the file has the guard's half; SchemaError if it is another version's."""
-        return self.path.exists() and self._has_schema()
-
-    def _has_schema(self) -> bool:
+        if not self.path.exists():
+            return False
         database = SQLiteBlockConnection(self.path)
         try:
             return database.read(lambda: SQLiteMarks(database.native, self.path).has_schema())
