@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 TICK_MS = 200
 """The tick of a server alone. A guard's session lasts ten of them, and a busy machine must not miss it."""
-ENSEMBLE_TICK_MS = 400
+ENSEMBLE_TICK_MS = 200
+SHARED_TICK_MS = 400
+"""The tick of an ensemble that all share: it may miss ten on a busy machine before its members give each other up."""
 MAX_SESSION_MS = 700_000
 """The default is 20 ticks, and these ticks are short."""
 QUORUM_PORT, ELECTION_PORT = "quorum", "election"
@@ -51,7 +53,7 @@ class ZooKeeperServer(Server):
         self.settings |= {
             "tickTime": tick_ms,
             "initLimit": 50,
-            "syncLimit": 50,
+            "syncLimit": 10,
             "maxClientCnxns": 0,
             "maxSessionTimeout": MAX_SESSION_MS,
             "admin.enableServer": "false",
@@ -227,8 +229,8 @@ class ZooKeeperFleet(Fleet[ZooKeeperServer]):
         """Return the running ensemble of three that all users of the folder share."""
 
         def find(folders: list[Path]) -> ZooKeeperEnsemble:
-            return ZooKeeperEnsemble(ZooKeeperServer(folder, tick_ms=ENSEMBLE_TICK_MS) for folder in folders)
+            return ZooKeeperEnsemble(ZooKeeperServer(folder, tick_ms=SHARED_TICK_MS) for folder in folders)
 
-        ensemble = self.shared_cluster("3", lambda: self._ensemble(3, ENSEMBLE_TICK_MS), find)
+        ensemble = self.shared_cluster("3", lambda: self._ensemble(3, SHARED_TICK_MS), find)
         assert isinstance(ensemble, ZooKeeperEnsemble)
         return ensemble
