@@ -18,6 +18,8 @@ pytestmark = pytest.mark.process
 
 BREAK = f"{' '.join(PROGRAM)} break x --reason test >&2; "
 TOKEN = 'echo "$FENCELOCK_TOKEN"; '
+UNTIL_OVER = f"[ -e over ] && {{ {TOKEN} exit 0; }}; {TOKEN} exec sleep 60"
+"""It looks before it writes: what a test does after it has read the token concerns the next term alone."""
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -48,8 +50,7 @@ def test_k1_cmd_runs_again_with_a_higher_token_after_a_loss(program: Program) ->
 
 
 def test_k1_cmd_is_ended_by_a_loss_and_runs_again(program: Program) -> None:
-    script = TOKEN + "[ -e over ] && exit 0; exec sleep 60"
-    process = program.start("lead", "x", "--ttl", "1", "--", "sh", "-c", script)
+    process = program.start("lead", "x", "--ttl", "3", "--", "sh", "-c", UNTIL_OVER)
     assert process.stdout is not None
     first = int(process.stdout.readline())
     with program.source() as source:
@@ -60,8 +61,7 @@ def test_k1_cmd_is_ended_by_a_loss_and_runs_again(program: Program) -> None:
 
 
 def test_k1_a_leader_that_is_frozen_past_its_ttl_leads_again(program: Program) -> None:
-    script = TOKEN + "[ -e over ] && exit 0; exec sleep 60"
-    process = program.start("lead", "x", "--ttl", "1", "--", "sh", "-c", script)
+    process = program.start("lead", "x", "--ttl", "1", "--", "sh", "-c", UNTIL_OVER)
     assert process.stdout is not None
     first = int(process.stdout.readline())
     process.send_signal(signal.SIGSTOP)
