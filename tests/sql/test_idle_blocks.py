@@ -15,8 +15,8 @@ from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 
-BRIEF_S = 0.2
-"""Servers that count in whole seconds make one of it."""
+BRIEF_S = 1.0
+"""What servers that count in whole seconds can have, and a busy machine takes for no statement."""
 STILL_VALID = r"token 5 is still valid, for 30\.0 s: only this block is gone"
 
 
@@ -56,7 +56,7 @@ def test_g3_a_block_that_the_server_ended_says_that_its_lease_is_valid(guarded: 
     with pytest.raises(BlockLostError, match="idle for longer than it may") as caught:
         idle_in_block(guarded, lambda native: run(native, "SELECT 1"), RenewedLease(5))
     assert caught.match(STILL_VALID)
-    assert caught.match(r"might be idle for 0\.2 s, what its lease had left when it began")
+    assert caught.match(r"might be idle for 1 s, what its lease had left when it began")
     assert caught.match("Compute before the block, ask for a longer ttl, .* `idle=` seconds, 600 at most")
     assert caught.value.definite
     assert guarded.value() == "first"
@@ -137,7 +137,7 @@ def lose_in_check(guarded: Guarded, own: Any, lease: Any, is_idle: bool) -> None
 # --- G3: the caller's own limit -------------------------------------------------------------------
 def test_g3_idle_is_the_limit_in_place_of_the_leases_time_left(guarded: Guarded) -> None:
     """A lease with 30 s left, and a block that may be idle for less."""
-    with pytest.raises(BlockLostError, match=r"might be idle for 0\.2 s, its `idle`"):
+    with pytest.raises(BlockLostError, match=r"might be idle for 1 s, its `idle`"):
         idle_in_block(guarded, lambda native: None, HandmadeLease(5), idle=BRIEF_S)
 
 
