@@ -51,6 +51,8 @@ class PostgresBlockState(BlockState):
     may_prepare = True
     is_out = False
     """Whether a round trip of the guard's own has not ended: then what the session holds is not known here."""
+    is_dismissed = False
+    """Whether the server has said that it closes the connection. It says so once, and closes it a moment later."""
     _usual_cursor: ClassVar[type]
 
     def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[PostgresAnswer]]:
@@ -103,7 +105,7 @@ class PostgresBlockState(BlockState):
 
         Then the guard need not send COMMIT to find out, whose outcome would be unknown.
         """
-        if self.closed:
+        if self.closed or self.is_dismissed:
             return True
         readable = select.poll()
         readable.register(self.pgconn.socket, select.POLLIN)
@@ -111,6 +113,7 @@ class PostgresBlockState(BlockState):
             while readable.poll(0):  # First the server's last message, then the end of the stream.
                 self.pgconn.consume_input()
                 if has_said_farewell(self.pgconn):
+                    self.is_dismissed = True
                     return True
         except OperationalError:
             return True
