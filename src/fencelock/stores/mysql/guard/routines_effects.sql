@@ -70,9 +70,9 @@ BEGIN
     END IF;
 END;
 
--- name: fencelock_finish_effect
--- Write an effect, and commit the user's transaction, unless another one is open by now.
-CREATE PROCEDURE fencelock_finish_effect(
+-- name: fencelock_write_bound_effect
+-- Write an effect, unless another transaction than the presented one is open by now: how the block ends says so then.
+CREATE PROCEDURE fencelock_write_bound_effect(
     p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_result VARBINARY(4096),
     p_request_digest VARBINARY(64))
 MODIFIES SQL DATA SQL SECURITY DEFINER
@@ -86,6 +86,16 @@ BEGIN
         SAVEPOINT fencelock_presented;
         CALL fencelock_write_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
     END IF;
+END;
+
+-- name: fencelock_finish_effect
+-- Write an effect, and commit the user's transaction, unless another one is open by now.
+CREATE PROCEDURE fencelock_finish_effect(
+    p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_result VARBINARY(4096),
+    p_request_digest VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    CALL fencelock_write_bound_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
     CALL fencelock_finish();
 END;
 
@@ -96,15 +106,7 @@ CREATE PROCEDURE fencelock_take_back_effect(
     p_result VARBINARY(4096), p_request_digest VARBINARY(64))
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE is_bound BOOLEAN DEFAULT TRUE;
-    BEGIN
-        DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
-        RELEASE SAVEPOINT fencelock_presented;
-    END;
-    IF is_bound THEN
-        SAVEPOINT fencelock_presented;
-        CALL fencelock_write_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
-    END IF;
+    CALL fencelock_write_bound_effect(p_resource, p_key, p_holder, p_result, p_request_digest);
     CALL fencelock_take_back(p_resources);
 END;
 

@@ -13,8 +13,8 @@
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006 a
 -- transaction that cannot do it, FL007 the guarded transaction ended before, FL009 a forbidden change of a mark, FL010 a
 -- table that cannot be protected, FL012 an implausible token, FL013 a signature that is missing or wrong, FL014 a role
--- without a right, FL015 a role or a mark that does not exist, FL018 a table that was rebuilt without its triggers. Errors about a resource carry in their DETAIL, as JSON, the
--- resource, and the numbers or the role.
+-- without a right, FL015 a role or a mark that does not exist, FL018 a table that was rebuilt without its triggers.
+-- Errors about a resource carry in their DETAIL, as JSON, the resource, and the numbers or the role.
 
 -- name: create_mark_key
 -- The advisory lock that stands for a resource's mark. Two resources with the same key only wait for each other's seals.
@@ -156,8 +156,9 @@ $$;
 
 -- name: create_offer
 -- Admit this transaction's writes to each resource whose open mark is exactly this lease's; return the positions, from 1,
--- of the other resources. The mark has H(proof): who reads it cannot present. Resources come in the order of their bytes, so that transactions never wait in a circle. Every
--- guarded transaction runs this, so names are schema-qualified: setting a search_path would take as long as all the rest.
+-- of the other resources. The mark has H(proof): who reads it cannot present. Resources come in the order of their
+-- bytes, so that transactions never wait in a circle. Every guarded transaction runs this, so names are
+-- schema-qualified: setting a search_path would take as long as all the rest.
 CREATE FUNCTION fencelock.offer(
     p_resources text[], p_lock bytea, p_token bigint, p_proof text, p_source_id text, p_history_id text, p_limit_ms integer)
 RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER AS
