@@ -14,6 +14,7 @@ from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
+from tests.support.waiting import is_asleep_in_queue
 
 LONG_MS = 60_000
 WAITERS = 20
@@ -229,7 +230,7 @@ def test_a_stream_leaves_a_frozen_member_with_the_calls(own_etcd_three: EtcdClus
     leases = []
     thread = threading.Thread(target=lambda: leases.append(source.lock("lock", ttl=3.0, timeout=DEADLINE_S).acquire()))
     thread.start()
-    wait_until(lambda: source.info("lock").waiters)
+    wait_until(lambda: is_asleep_in_queue(thread))
     follower = next(server for server in own_etcd_three.servers if not server.is_leader())
     follower.freeze()
     held.release()

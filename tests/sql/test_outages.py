@@ -41,7 +41,7 @@ def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(other)
-        wait_until(lambda: source.info("lock").waiters)
+        wait_until(waiter.is_asleep)
         sql.flush(own_database)
         getattr(own_database.server, how)()
         renewed(lease)
@@ -78,7 +78,7 @@ def test_cut_connections_are_made_anew(url: str, proxy: Any) -> None:
         assert held is not None
         waiter = Waiter(source)
         for _ in range(3):
-            wait_until(lambda: direct.info("lock").waiters)
+            wait_until(waiter.is_asleep)
             proxy.cut()
             renewed(held)
         lease.release()

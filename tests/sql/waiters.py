@@ -4,6 +4,7 @@ import threading
 
 import fencelock
 from tests.support.helpers import wait_until
+from tests.support.waiting import is_asleep_in_queue
 
 TTL = 600.0
 """A lock that is free before that was released, and has not expired."""
@@ -21,6 +22,10 @@ class Waiter(threading.Thread):
     def run(self) -> None:
         with self._lock as lease:
             self.token = lease.token
+
+    def is_asleep(self) -> bool:
+        """Return whether it sleeps in the queue: from then on it goes on waiting, whatever happens to the source."""
+        return is_asleep_in_queue(self)
 
 
 def renewed(lease: fencelock.Lease) -> None:

@@ -55,7 +55,7 @@ def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MariaDBServer, 
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
-        wait_until(lambda: source.info("lock").waiters)
+        wait_until(waiter.is_asleep)
         wait_until(lambda: _has_caught_up(primary, replica))
         primary.kill()
         with pytest.raises(SourceUnavailableError, match=r"refused.*; 127.0.0.1:\d+ takes no writes"):

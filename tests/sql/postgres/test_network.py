@@ -38,7 +38,7 @@ def test_a_lease_fails_over_to_a_standby_that_has_it(
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
-        wait_until(lambda: source.info("lock").waiters)
+        wait_until(waiter.is_asleep)
         wait_until_replayed(own_postgres, standby)
         own_postgres.kill()
         promote(standby)
