@@ -6,12 +6,22 @@ changed; an exception rolls it back. A store makes no decision: it compares, rea
 that present no token.
 """
 
-# ruff: noqa: PLC0414 - the requests about tables are offered here too
+# ruff: noqa: PLC0414 - the requests about marks and tables are offered here too
 
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
 from fencelock.model import Mark, Protection, Sequencer, SigningKey
+from fencelock.protocol.mark_requests import AuditEntry as AuditEntry
+from fencelock.protocol.mark_requests import ChangeMark as ChangeMark
+from fencelock.protocol.mark_requests import CloseMarks as CloseMarks
+from fencelock.protocol.mark_requests import FindOldMarks as FindOldMarks
+from fencelock.protocol.mark_requests import Floor as Floor
+from fencelock.protocol.mark_requests import PurgeMarks as PurgeMarks
+from fencelock.protocol.mark_requests import RaiseMarks as RaiseMarks
+from fencelock.protocol.mark_requests import ReadMarks as ReadMarks
+from fencelock.protocol.mark_requests import SetFloor as SetFloor
+from fencelock.protocol.mark_requests import WriteAudit as WriteAudit
 from fencelock.protocol.table_requests import ENFORCE as ENFORCE
 from fencelock.protocol.table_requests import OBSERVE as OBSERVE
 from fencelock.protocol.table_requests import ORPHANED as ORPHANED
@@ -71,67 +81,6 @@ class Finish(NamedTuple):
     """
 
     resources: tuple[str, ...]
-
-
-# --- marks -----------------------------------------------------------------------------------------
-class ReadMarks(NamedTuple):
-    """Read the marks of these resources. Reply: dict[str, Mark], without the resources that have none.
-
-    `shared_by`: the marks with this digest will not be written, so other transactions of the same lease may go on.
-    """
-
-    resources: tuple[str, ...]
-    shared_by: str | None = None
-
-
-class RaiseMarks(NamedTuple):
-    """Raise the marks of these resources to the sequencer's token, and keep H(proof) in them. Reply: None.
-
-    ImplausibleTokenError if no source can have issued that token by now.
-    """
-
-    resources: tuple[str, ...]
-    sequencer: Sequencer
-
-
-class CloseMarks(NamedTuple):
-    """Close the marks of these resources that belong to the lease with this claim. Reply: None.
-
-    The claim, which only the holder has: who was shown a sequencer may not close.
-    """
-
-    resources: tuple[str, ...]
-    claim: str
-
-
-class AuditEntry(NamedTuple):
-    """What an operator did to a resource, and why; the store adds the time."""
-
-    action: str
-    resource: str
-    from_token: int
-    to_token: int
-    who: str
-    reason: str
-
-
-class ChangeMark(NamedTuple):
-    """Write an audit entry and, on its authority, a change of a mark that no lease may make (G8). Reply: None.
-
-    `sequencer` is the one whose token the mark gets, where there is one: a resource that requires signatures checks it.
-    `is_implausible`: the operator vouches for a token above the ceiling.
-    """
-
-    mark: Mark
-    entry: AuditEntry
-    sequencer: Sequencer | None = None
-    is_implausible: bool = False
-
-
-class WriteAudit(NamedTuple):
-    """Write an audit entry about something other than a mark. Reply: None."""
-
-    entry: AuditEntry
 
 
 # --- in the caller's own transaction -----------------------------------------------------------------
@@ -315,20 +264,22 @@ class ResourceReport(NamedTuple):
     """The resources that require signatures."""
     keeps_rights: bool = False
     """Whether the store has rights; elsewhere its clients write the marks themselves."""
+    floors: tuple[Floor, ...] = ()
+    """The floors of all sources of which marks were purged, whichever resource was asked for (G15)."""
 
 
 Result = TypeVar("Result")
 GuardRequest = (
-    Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | Join | Present
-    | Unpresent | BeginEffect | ReadEffect | WriteEffect | PurgeEffects | GrantRight | RevokeRights | EndSessions
-    | WriteKeys | RequireSignatures | HoldMarks | SetSavepoint | UndoToSavepoint | ReadProtections | Protect | Unprotect
-    | Restore | RecordRefusal | InspectResources
+    Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | FindOldMarks
+    | PurgeMarks | SetFloor | Join | Present | Unpresent | BeginEffect | ReadEffect | WriteEffect | PurgeEffects
+    | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures | HoldMarks | SetSavepoint
+    | UndoToSavepoint | ReadProtections | Protect | Unprotect | Restore | RecordRefusal | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""
 
 GuardReply = (
-    tuple[str, ...] | tuple[Protection, ...] | tuple[Right, ...] | dict[str, Mark] | Protected | ResourceReport
-    | Effect | bool | int | None
+    tuple[str, ...] | tuple[Mark, ...] | tuple[Protection, ...] | tuple[Right, ...] | dict[str, Mark] | Protected
+    | ResourceReport | Effect | bool | int | None
 )  # fmt: skip
 """What a guard's connection replies; each request's docstring names which of these it gets."""
 

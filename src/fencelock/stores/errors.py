@@ -16,10 +16,11 @@ from fencelock.errors import (
     ImplausibleTokenError,
     SchemaError,
     SourceError,
+    StaleTokenError,
     UnsupportedError,
 )
-from fencelock.model import token_ceiling
-from fencelock.protocol.guard_requests import EndSessions, GrantRight, RevokeRights
+from fencelock.model import Mark, token_ceiling
+from fencelock.protocol.guard_requests import EndSessions, Floor, GrantRight, RevokeRights
 from fencelock.protocol.stores import LostBlockNote
 
 _ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
@@ -145,6 +146,33 @@ def implausible(resource: str, token: int, ceiling: int) -> ImplausibleTokenErro
         token=token,
         ceiling=ceiling,
         resource=resource,
+    )
+
+
+def check_above_floor(mark: Mark, floor: Floor | None) -> None:
+    """Raise StaleTokenError for a mark that its resource gets with a source that it did not have, and that the floor of
+    that source does not admit (G15). An operator's mark may equal the floor, for it admits only higher tokens.
+    """
+    if floor is not None and mark.token < floor.token + (mark.digest is not None):
+        raise below_floor(mark.resource, mark.token, floor)
+
+
+def below_floor(resource: str, token: int, floor: Floor) -> StaleTokenError:
+    """Return the error for a token that is not above the floor of the marks that were purged."""
+    return StaleTokenError(
+        f"resource {resource!r} has no mark of source {floor.source_id}, and marks of that source up to token "
+        f"{floor.token} were purged here: token {token} is refused, for it may be older than what was purged. Nothing "
+        f"was written; acquire the lock again",
+        token=token,
+        mark=floor.token,
+        resource=resource,
+    )
+
+
+def floor_changed(floor: Floor, expected: int) -> GuardError:
+    """Return the error for a change of a floor that somebody else has changed since it was read."""
+    return GuardError(
+        f"the floor of source {floor.source_id} is {floor.token} now, not {expected}: look again before you set it"
     )
 
 
