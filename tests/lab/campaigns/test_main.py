@@ -7,8 +7,9 @@ import pytest
 
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import __main__ as program
+from fencelock_lab.campaigns.results import CampaignReport, read, write
 from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, CampaignOutcome, CampaignSchedule
-from fencelock_lab.campaigns.summary import CampaignFinding, page, version_of
+from fencelock_lab.campaigns.summary import page, version_of
 from fencelock_lab.campaigns.verdict import judge
 from tests.lab.campaigns.planted import Script, two_tenures
 from tests.lab.campaigns.test_check_command import busy
@@ -85,17 +86,17 @@ def test_the_worst_run_decides_the_exit_code(
 
 def test_any_error_of_one_schedule_leaves_the_others_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock(monkeypatch, KeyError("leader"))
-    runs = program.Runs(page_file=tmp_path / "page.md")
+    runs = program.Runs(file=tmp_path / "found.json")
     program.run_once(runs, [SCHEDULES["postgres"]], 1.0)
     clock.result = None
     program.run_once(runs, [SCHEDULES["sqlite"]], 1.0)
     assert runs.code == 69
-    text = (tmp_path / "page.md").read_text()
+    text = (tmp_path / "found.md").read_text()
     assert "- `postgres` could not be carried out: KeyError: 'leader'" in text
     assert "- `mariadb` has not run yet" in text
     assert "- `sqlite`" not in text
-    assert "| verdict | clean |" in text
-    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+    assert "| verdict of each run | clean |" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "found.md"]
 
 
 def test_a_schedule_runs_again_if_too_little_happened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_a_run_that_was_repeated_counts_as_its_last(monkeypatch: pytest.MonkeyPa
     runs = program.Runs()
     program.run_once(runs, [SHORT], 1.0)
     assert (len(clock.ran), runs.code) == (2, 0)
-    assert runs.findings["short"].outcome.verdict.code == 0
+    assert runs.report.results["short"].verdicts == ("not enough", "clean")
 
 
 def test_a_violation_is_kept_though_later_runs_are_clean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_a_violation_is_kept_though_later_runs_are_clean(monkeypatch: pytest.Mon
     runs.run(SHORT)
     clock.result = None
     runs.run(SHORT)
-    assert runs.findings["short"].outcome.verdict.code == 1
+    assert runs.report.results["short"].told["violations_in_all"] == 1
 
 
 def test_a_version_that_cannot_be_read_fails_nothing() -> None:
@@ -150,9 +151,32 @@ def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: p
     assert runs.code == 1
 
 
-def test_the_page_says_when_and_over_how_many_faults() -> None:
-    text = page([CampaignFinding(outcome(busy(), SCHEDULES["sqlite"]), "SQLite 3.40.1")])
-    assert "`make verify` wrote this page, last on 20" in text
+def reported(*outcomes: CampaignOutcome) -> CampaignReport:
+    report = CampaignReport(
+        "0123456789ab", "make verify VERIFY='--duration 1'", "2001-02-03 04:05 UTC", "a machine", 90
+    )
+    for one in outcomes:
+        report.keep(one, "SQLite 3.40.1")
+    return report
+
+
+def test_the_page_says_of_what_when_how_and_over_how_many_faults() -> None:
+    text = page(reported(outcome(busy(), SCHEDULES["sqlite"])))
+    assert "`make verify VERIFY='--duration 1'` wrote this page" in text
+    assert "commit `0123456789ab`, 2001-02-03 04:05 UTC,\n2 minutes; a machine." in text
     assert "**In 1 campaign with 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in text
-    assert "no promise was broken" in text
+    assert "the checkers found no violation.** The counts" in text
     assert "| | SQLite 3.40.1 |" in text
+    assert "| seed | 7 |" in text
+
+
+def test_the_page_says_that_too_little_happened() -> None:
+    text = page(reported(*[outcome(busy(freezes=0), SCHEDULES["sqlite"])] * 2))
+    assert "found no violation.** In 1 of them too little happened to prove anything." in text
+    assert "| verdict of each run | not enough, not enough |" in text
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    report = reported(outcome(busy(), SCHEDULES["sqlite"]))
+    write(report, tmp_path / "found.json")
+    assert page(read(tmp_path / "found.json")) == page(report)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fencelock_lab.benchmarks import page, plots
 from fencelock_lab.benchmarks.parts import FULL_S, SUBJECTS, chosen
-from fencelock_lab.benchmarks.results import FOLDER, read_all, replace
+from fencelock_lab.benchmarks.results import FOLDER, read_all
+from fencelock_lab.kept_results import replace
 
 S_PER_MIN = 60
 QUESTIONS = {

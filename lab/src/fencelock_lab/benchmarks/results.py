@@ -4,8 +4,6 @@ The files are kept in the repository, so that every figure in the documents come
 """
 
 import json
-import os
-import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,17 +11,9 @@ from pathlib import Path
 
 from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.parts import SUBJECTS
+from fencelock_lab.kept_results import machine, write_results
 
 FOLDER = Path("lab") / "results"
-
-
-def machine() -> str:
-    """Return a description of the machine that the numbers come from."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    kernel = platform.release().partition("-")[0]
-    load = f"load {os.getloadavg()[0]:.1f} when it began"
-    return f"{os.cpu_count()} cores ({model}), {load}, Linux {kernel}, Python {platform.python_version()}"
 
 
 @dataclass(slots=True)
@@ -45,11 +35,10 @@ class Report:
 
 def write(report: Report, folder: Path) -> Path:
     """Write a report in place of the last one."""
-    content = {**asdict(report), "results": [result.as_json() for result in report.results]}
-    lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in content.pop("results"))
-    head = json.dumps(content, indent=1, ensure_ascii=False)[: -len("\n}")]
+    content = asdict(report)
+    del content["results"]
     path = folder / f"{report.subject}.json"
-    replace(path, f'{head},\n "results": [\n  {lines}\n ]\n}}\n')
+    write_results(path, content, (result.as_json() for result in report.results))
     return path
 
 
@@ -62,14 +51,6 @@ def read(path: Path) -> Report:
 def read_all(folder: Path) -> list[Report]:
     """Read all reports, in the order of the subjects."""
     return [read(path) for path in (folder / f"{subject}.json" for subject in SUBJECTS) if path.exists()]
-
-
-def replace(path: Path, content: str) -> None:
-    """Replace a file atomically: a reader finds the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(content)
-    fresh.replace(path)
 
 
 def by_variant(results: Iterable[Measurement]) -> dict[str, Measurement]:

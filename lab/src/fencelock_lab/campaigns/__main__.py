@@ -6,7 +6,8 @@
 
 Without --minutes each schedule runs once, or again if too little happened. With it the schedules share that time in
 turns, the shortest first, with fresh seeds, again and again; a schedule does not begin if it would not end in time.
---page writes what came out, after each run.
+--write writes what came out, after each run: to lab/results/verified.json, and from it docs/explanation/verified.md.
+--publish runs nothing, and writes the page from that file again.
 
 Promise: exits with 0 if all are clean, 1 if one found a violation, 69 if one could not be carried out, 2 if too little
 happened in one. A failure is printed with its seed, and its history is kept. The page names each schedule that it says
@@ -25,10 +26,12 @@ from fencelock import FencelockError
 from fencelock.cli.plugin import UNAVAILABLE
 from fencelock_lab.campaigns.files import set_aside
 from fencelock_lab.campaigns.report import story
+from fencelock_lab.campaigns.results import FILE, CampaignReport, read, write
 from fencelock_lab.campaigns.schedules import FAULTS, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
-from fencelock_lab.campaigns.summary import CampaignFinding, page, version_of
+from fencelock_lab.campaigns.summary import PAGE, page, version_of
 from fencelock_lab.campaigns.verdict import CLEAN, NAMES, NOT_ENOUGH, VIOLATION
+from fencelock_lab.kept_results import replace
 
 USUAL_DURATION_S = 60.0
 OVERHEAD_S = 15.0
@@ -42,12 +45,12 @@ _WORST_FIRST = (VIOLATION, UNAVAILABLE, NOT_ENOUGH, CLEAN)
 class Runs:
     """The runs so far: what they found, how long each schedule takes, and the worst exit code."""
 
-    def __init__(self, seed: int | None = None, page_file: Path | None = None) -> None:
-        self.findings: dict[str, CampaignFinding] = {}
-        self.missing = dict.fromkeys(SCHEDULES, "has not run yet")
+    def __init__(self, seed: int | None = None, report: CampaignReport | None = None, file: Path | None = None) -> None:
+        self.report = CampaignReport() if report is None else report
         self.seconds: dict[str, float] = {}
         self._seed = seed
-        self._page_file = page_file
+        self._file = file
+        self._began = time.monotonic()
         self._codes: dict[str, set[int]] = {}
 
     @property
@@ -60,26 +63,19 @@ class Runs:
         """Run a schedule once, print what came out, and return its code."""
         code = self._run(schedule, duration)
         self._codes.setdefault(schedule.name, set()).add(code)
-        self._write_page()
+        self._write()
         return code
 
     def forget_not_enough(self, schedule: CampaignSchedule) -> None:
         """Let a run in which too little happened count for nothing: the schedule runs again."""
         self._codes[schedule.name].discard(NOT_ENOUGH)
 
-    def _write_page(self) -> None:
-        """Write the page at once or not at all: what came out until now is there if the next run is interrupted."""
-        if self._page_file is not None:
-            new = self._page_file.with_name(f"{self._page_file.name}.new")
-            new.write_text(page(self.findings.values(), self.missing))
-            new.replace(self._page_file)
-
-    def _keep(self, finding: CampaignFinding) -> None:
-        """Keep the last finding of a schedule, or the first that shows a violation."""
-        name = finding.outcome.schedule.name
-        self.missing.pop(name, None)
-        if name not in self.findings or self.findings[name].outcome.verdict.code != VIOLATION:
-            self.findings[name] = finding
+    def _write(self) -> None:
+        """Write what came out until now: it is there if the next run is interrupted."""
+        self.report.seconds = round(time.monotonic() - self._began)
+        if self._file is not None:
+            write(self.report, self._file)
+            publish(self._file)
 
     def _run(self, schedule: CampaignSchedule, duration: float | None) -> int:
         began = time.monotonic()
@@ -99,12 +95,12 @@ class Runs:
                 if not isinstance(error, FencelockError):
                     traceback.print_exc()
                 reason = str(error) if isinstance(error, FencelockError) else f"{type(error).__name__}: {error}"
-                self.missing[schedule.name] = f"could not be carried out: {reason}"
-                _print(f"{schedule.name}: {self.missing[schedule.name]}")
+                self.report.missing[schedule.name] = f"could not be carried out: {reason}"
+                _print(f"{schedule.name}: {self.report.missing[schedule.name]}")
                 return UNAVAILABLE
             finally:
                 self.seconds[schedule.name] = time.monotonic() - began
-            self._keep(CampaignFinding(outcome, *versions))
+            self.report.keep(outcome, *versions)
             took = f"{self.seconds[schedule.name]:.0f} s"
             _print(f"{schedule.name}: {NAMES[outcome.verdict.code]} (seed {outcome.seed}, {took})")
             if outcome.verdict.code != CLEAN:
@@ -115,6 +111,11 @@ class Runs:
     def expected(self, schedule: CampaignSchedule) -> float:
         """Return how many seconds a run of the schedule should take."""
         return self.seconds.get(schedule.name, schedule.duration + OVERHEAD_S)
+
+
+def publish(file: Path) -> None:
+    """Write the page of the results in the file; beside it, unless they are those of the repository."""
+    replace(PAGE if file == FILE else file.with_suffix(".md"), page(read(file)))
 
 
 def share(runs: Runs, schedules: Iterable[CampaignSchedule], minutes: float) -> None:
@@ -151,15 +152,21 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="share so many minutes over the schedules in turns")
     parser.add_argument("--duration", type=float, default=USUAL_DURATION_S, help="seconds of each attack")
     parser.add_argument("--seed", type=int, help="draw the faults from this number")
-    parser.add_argument("--page", type=Path, help="write what came out to this file, as Markdown")
+    parser.add_argument("--write", action="store_true", help=f"write what came out to {FILE} and {PAGE}")
+    parser.add_argument("--publish", action="store_true", help=f"run nothing: write {PAGE} from {FILE}")
+    parser.add_argument("--commit", default="unknown", help="what is attacked, for the page")
+    parser.add_argument("--command", default="unknown", help="how the campaigns were started, for the page")
     parser.add_argument("--list", action="store_true", help="list the schedules")
     wanted = parser.parse_args()
     schedules = [SCHEDULES[name] for name in wanted.schedule or SCHEDULES]
     if wanted.list:
         _print("\n".join(f"{one.name:<22} {one.group}" for one in schedules))
         return CLEAN
+    if wanted.publish:
+        publish(FILE)
+        return CLEAN
     exit_by_cleaning_up()
-    runs = Runs(wanted.seed, wanted.page)
+    runs = Runs(wanted.seed, CampaignReport(wanted.commit, wanted.command), FILE if wanted.write else None)
     if wanted.minutes is not None:
         share(runs, schedules, wanted.minutes)
     else:

@@ -1,29 +1,32 @@
 """The page of what campaigns have found: a table for each group of schedules, with how much happened in each.
 
-Promise: it says what these very runs have shown, when, on which machine and with which versions, and which campaigns
-have shown nothing. It is written even if a campaign found a violation.
+Promise: every figure on it is in the results file, with the commit, the command, the time and the machine; and it names
+the campaigns that have shown nothing. It is written even if a campaign found a violation.
 """
 
-import os
-import platform
 import socket
-import time
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from fencelock.testing import unfenced
-from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES, CampaignOutcome
+from fencelock_lab.campaigns.results import CampaignFinding, CampaignReport
+from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES
+from fencelock_lab.campaigns.verdict import NAMES, NOT_ENOUGH
 
+PAGE = Path("docs") / "explanation" / "verified.md"
 _LOOK_S = 5.0
+_SECONDS_PER_MINUTE = 60
 _HEAD = """# What `fencelock verify` found
 
-`make verify` wrote this page, last on {date} ({machine}). Real processes compete for locks and write to guarded
-resources on private servers ([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
+`{command}` wrote this page and [its file](../../lab/results/verified.json): commit `{commit}`, {measured},
+{minutes:.0f} minutes; {machine}. Real processes compete for locks and write to guarded resources on private servers
+([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
 
 **In {campaigns} with {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of
-the network and {server_faults:,} faults of servers: {violations}.** The counts say how much happened; they are no
-measure of speed.
+the network and {server_faults:,} faults of servers: {violations}.**{too_little} The counts say how much happened; they
+are no measure of speed. A campaign in which too little happened to prove anything runs again, at most three times;
+the table shows its last run, or the first that found a violation.
 """
 _GROUPS = {
     STORES: """
@@ -51,8 +54,7 @@ requests and replies.
 
 """,
 }
-_ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
-    ("verdict", lambda told: told["verdict"]),
+_ROWS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
     ("violations", lambda told: told["violations_in_all"]),
     ("events", lambda told: told["amounts"]["events"]),
     ("hand-offs to another process", lambda told: told["amounts"]["handoffs"]),
@@ -78,35 +80,36 @@ _ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
 )
 
 
-class CampaignFinding(NamedTuple):
-    """How a schedule ended, and the version of the store that held the resources."""
+def page(report: CampaignReport) -> str:
+    """Return the page of a report, as Markdown."""
+    found = list(report.results.values())
+    text = _head(report, found)
+    for group, head in _GROUPS.items():
+        if members := [one for one in found if one.group == group]:
+            text += head + _table(members)
+    if report.missing:
+        text += "\n## Campaigns without a result\n\n"
+        text += "".join(f"- `{name}` {_in_one_line(reason)}\n" for name, reason in report.missing.items())
+    return text
 
-    outcome: CampaignOutcome
-    version: str
 
-
-def page(findings: Iterable[CampaignFinding], missing: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the page of these runs, as Markdown. `missing` says of other schedules why nothing is known of them."""
-    found = list(findings)
-    amounts = [one.outcome.verdict.amounts for one in found]
-    broken = sum(len(one.outcome.verdict.findings.violations) for one in found)
-    text = _HEAD.format(
-        date=time.strftime("%Y-%m-%d"),
-        machine=f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}",
+def _head(report: CampaignReport, found: list[CampaignFinding]) -> str:
+    broken = sum(one.told["violations_in_all"] for one in found)
+    short = sum(one.told["verdict"] == NAMES[NOT_ENOUGH] for one in found)
+    return _HEAD.format(
+        command=report.command,
+        commit=report.commit,
+        measured=report.measured,
+        minutes=report.seconds / _SECONDS_PER_MINUTE,
+        machine=report.machine,
         campaigns=f"{len(found)} campaigns" if len(found) != 1 else "1 campaign",
-        violations=f"{broken:,} violations" if broken else "no promise was broken",
+        violations=f"{broken:,} violations" if broken else "the checkers found no violation",
+        too_little=f" In {short} of them too little happened to prove anything." if short else "",
         **{
-            what: sum(getattr(one, what) for one in amounts)
+            what: sum(one.told["amounts"][what] for one in found)
             for what in ("freezes", "kills", "disturbances", "server_faults")
         },
     )
-    for group, head in _GROUPS.items():
-        if members := [one for one in found if one.outcome.schedule.group == group]:
-            text += head + _table(members)
-    if missing:
-        text += "\n## Campaigns without a result\n\n"
-        text += "".join(f"- `{name}` {_in_one_line(reason)}\n" for name, reason in missing.items())
-    return text
 
 
 def _in_one_line(text: str) -> str:
@@ -115,12 +118,13 @@ def _in_one_line(text: str) -> str:
 
 def _table(findings: list[CampaignFinding]) -> str:
     """Return a table with a column for each campaign."""
-    told = [one.outcome.verdict.to_json() for one in findings]
-    names = [one.version if one.outcome.schedule.group == STORES else one.outcome.schedule.name for one in findings]
+    names = [one.version if one.group == STORES else f"{one.schedule}, {one.version}" for one in findings]
     lines = [f"| | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
+    lines.append(f"| verdict of each run | {' | '.join(', '.join(one.verdicts) for one in findings)} |")
     for label, value in _ROWS:
-        cells = (f"{cell:,}" if isinstance(cell := value(one), int) else str(cell) for one in told)
+        cells = (f"{cell:,}" if isinstance(cell := value(one.told), int) else str(cell) for one in findings)
         lines.append(f"| {label} | {' | '.join(cells)} |")
+    lines.append(f"| seed | {' | '.join(str(one.seed) for one in findings)} |")
     return "\n".join(lines) + "\n"
 
 
