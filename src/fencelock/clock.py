@@ -5,22 +5,17 @@ so that a lease ends during a suspend too. Values of two kernels are never compa
 `stores/sqlite/connection/file_identity.py`.
 """
 
-import time
-from functools import partial
+from fencelock._platform import clock_ns
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
-HAS_BOOTTIME = _CLOCK is not None
-"""False on macOS and Windows, whose clocks are not known to count suspend; stores that need that refuse to open."""
-
-_CLOCK_ID: int = time.CLOCK_MONOTONIC if _CLOCK is None else _CLOCK
 _NS_PER_MS = 1_000_000
 _NS_PER_US = 1_000
 
 
-# A partial object has no Python frame: SQLite calls this in the middle of a statement. If a signal handler ran and
-# raised in such a frame, SQLite would report a failed statement, and the handler's exception would be lost.
-boottime_ns = partial(time.clock_gettime_ns, _CLOCK_ID)
-"""Return nanoseconds since boot."""
+# Neither a partial object nor a built-in function has a Python frame: SQLite calls this in the middle of a statement.
+# If a signal handler ran and raised in such a frame, SQLite would report a failed statement, and the exception of the
+# handler would be lost.
+boottime_ns, COUNTS_SUSPEND = clock_ns()
+"""Return nanoseconds since boot. A store whose deadlines are on a clock that does not count suspend refuses to open."""
 
 
 def boottime_us() -> int:

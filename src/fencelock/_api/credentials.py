@@ -6,13 +6,13 @@ lease shares with its sequencers. The memory lasts as long as the lease. Without
 MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goes on with a copy of it.
 """
 
-import os
 import threading
 from collections import OrderedDict
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from fencelock._flows.tenure import Tenure
+from fencelock._platform import at_fork
 from fencelock.errors import ConfigError, GuardError
 from fencelock.model import BrokenLock, Sequencer
 
@@ -111,7 +111,7 @@ class TenureMemory:
 
 
 MEMORY = TenureMemory()
-os.register_at_fork(after_in_child=MEMORY.renew_lock)
+at_fork(after_in_child=MEMORY.renew_lock)
 
 
 def credential_of(lease: object) -> Credential:

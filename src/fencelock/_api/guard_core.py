@@ -6,7 +6,6 @@ is given back, with the work committed if the block ended well and undone if not
 its own guarded transaction gets GuardError at once. Never: asyncio imported here.
 """
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from fencelock._drivers.guard import run
 from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
+from fencelock._platform import at_fork
 from fencelock.errors import GuardError, UnsupportedError
 from fencelock.hooks import Event, Hooks, emit
 from fencelock.model import Mark, SourceInfo, default_holder
@@ -63,7 +63,7 @@ def _after_fork_in_child() -> None:
     _THREAD.open = []
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
 
 
 def check_free(url: str, task: object = None) -> None:

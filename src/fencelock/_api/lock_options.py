@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fencelock._platform import is_root
 from fencelock.errors import ConfigError
 from fencelock.model import check_holder, check_lock_name, default_holder
 from fencelock.protocol.stores import Capabilities
@@ -133,7 +134,7 @@ def _make_folder(folder: Path) -> None:
 
 def default_folder() -> Path:
     """Return the folder of the default source: one for root, one for each other user."""
-    if os.geteuid() == 0:
+    if is_root():
         return Path("/var/lib/fencelock")
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(state) / "fencelock"

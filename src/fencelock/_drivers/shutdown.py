@@ -5,9 +5,9 @@ ends. Only daemon threads can be waiting then, because Python has joined the oth
 own.
 """
 
-import os
 import threading
 
+from fencelock._platform import Notification, at_fork
 from fencelock.errors import SourceError
 
 
@@ -16,27 +16,27 @@ class Shutdown:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._descriptor = -1
+        self._notification: Notification | None = None
         self.has_begun = False
         self.waiting: set[int] = set()
         """The threads that wait for a lock; at the interpreter's end each of them has a claim to abandon."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
-        if self._descriptor < 0:
+        if self._notification is None:
             with self._lock:
-                if self._descriptor < 0:
-                    self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                if self._notification is None:
+                    self._notification = Notification()
             # Checked after the descriptor exists, and `begin` checks for the descriptor last: one sees the other.
             if self.has_begun:
-                os.eventfd_write(self._descriptor, 1)
-        return self._descriptor
+                self._notification.notify()
+        return self._notification.fileno()
 
     def begin(self) -> None:
         """Throw the switch."""
         self.has_begun = True
-        if self._descriptor >= 0:
-            os.eventfd_write(self._descriptor, 1)
+        if self._notification is not None:
+            self._notification.notify()
 
     def check(self) -> None:
         """Raise SourceError if the interpreter is ending."""
@@ -46,10 +46,10 @@ class Shutdown:
     def after_fork_in_child(self) -> None:
         """Forget the parent's switch, whose descriptor would wake the parent's threads."""
         self._lock = threading.RLock()
-        self._descriptor = -1
+        self._notification = None
         self.has_begun = False
         self.waiting = set()
 
 
 SHUTDOWN = Shutdown()
-os.register_at_fork(after_in_child=SHUTDOWN.after_fork_in_child)
+at_fork(after_in_child=SHUTDOWN.after_fork_in_child)

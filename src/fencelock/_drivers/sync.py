@@ -94,7 +94,7 @@ def wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsSt
     return has_ended
 
 
-def _poll(waiting: select.poll, timeout_ms: int, is_stopped: IsStopped | None) -> bool:
+def _poll(waiting: "select.poll", timeout_ms: int, is_stopped: IsStopped | None) -> bool:
     # One millisecond more than asked: poll() rounds down, and waking too early costs a round trip.
     left_ms = timeout_ms + 1
     if is_stopped is None:

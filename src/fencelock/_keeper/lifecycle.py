@@ -6,11 +6,11 @@ are released within EXIT_TIMEOUT_S.
 """
 
 import atexit
-import os
 
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._keeper.keeper import Keeper
 from fencelock._keeper.record import PROCESS
+from fencelock._platform import at_fork
 
 EXIT_TIMEOUT_S = 2.0
 
@@ -40,5 +40,5 @@ def _at_exit() -> None:
     _KEEPERS.keeper.stop(EXIT_TIMEOUT_S)
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)

@@ -29,7 +29,7 @@ NOT_OBTAINED = 75
 LEASE_LOST = 76
 SIGNALLED = 128
 """Plus the number of the signal that ended a process."""
-BROKEN_PIPE = SIGNALLED + signal.SIGPIPE
+BROKEN_PIPE = SIGNALLED + getattr(signal, "SIGPIPE", 13)
 DEBUG_VARIABLE = "FENCELOCK_DEBUG"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fencelock._api.leading import LONGEST_PAUSE_S, BackOff
+from fencelock._platform import check_command
 from fencelock.cli import AGAIN
 from fencelock.cli.errors import complain
 from fencelock.cli.options import guard_option, source_option
@@ -45,6 +46,7 @@ def lead(**given: Any) -> int:
     executed, 76 if the lease was lost while a signal was ending CMD. SIGTERM and SIGINT are passed
     on to CMD's process group, which is killed if it has not ended after the grace.
     """
+    check_command("lead")
     from fencelock.cli.run.session import hold_and_run
 
     failures = _take_failures()

@@ -4,10 +4,11 @@ Promise: a forked child drops every inherited connection: it closes the descript
 parent's end, and writes nothing to it. Never: uses a connection of the parent.
 """
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from fencelock._platform import at_fork
 
 Native = TypeVar("Native")
 
@@ -23,7 +24,7 @@ class Forks(Generic[Native]):
         self._close = close
         self._drop = drop
         self._open: weakref.WeakSet[Native] = weakref.WeakSet()
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        at_fork(after_in_child=self._after_fork_in_child)
 
     def add(self, native: Native) -> None:
         """Register a connection that this process has opened."""

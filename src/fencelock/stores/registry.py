@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from fencelock._install import install_extra
+from fencelock._platform import check_store
 from fencelock.errors import (
     ConfigError,
     MissingDependencyError,
@@ -108,6 +109,7 @@ def _load(scheme: str, table: dict[str, str], group: str) -> Any:
     target = table.get(scheme)
     if target is None:
         return _load_entry_point(scheme, table, group)
+    check_store(scheme)
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module_name), attribute)

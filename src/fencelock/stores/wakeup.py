@@ -4,37 +4,37 @@ Promise: `notify` never blocks and may be called from any thread, also after `cl
 only, because a waiter polls by itself after the time that the store tells it.
 """
 
-import os
 import threading
-from contextlib import suppress
+
+from fencelock._platform import Notification
 
 
 class EventWakeup:
-    """An eventfd that becomes readable when another thread notifies the waiter."""
+    """A descriptor that becomes readable when another thread notifies the waiter."""
 
     def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._notification = Notification()
+        self._is_open = True
         # The kernel reuses the number of a closed descriptor: the mutex keeps `notify` from writing to a stranger's.
         self._mutex = threading.RLock()
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the waiter was notified."""
-        return self._descriptor
+        return self._notification.fileno()
 
     def notify(self) -> None:
         """Wake the waiter; do nothing after `close`."""
         with self._mutex:
-            if self._descriptor >= 0:
-                os.eventfd_write(self._descriptor, 1)
+            if self._is_open:
+                self._notification.notify()
 
     def drain(self) -> None:
         """Discard the notifications so far."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
+        self._notification.drain()
 
     def close(self) -> None:
         """Stop listening; never raises."""
         with self._mutex:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            if self._is_open:
+                self._notification.close()
+                self._is_open = False

@@ -48,4 +48,4 @@ def skew_clock(rate: float) -> None:
     def skewed_ns() -> int:
         return began_ns + int((true_ns() - began_ns) * rate)
 
-    clock.boottime_ns = skewed_ns  # type: ignore[assignment]
+    clock.boottime_ns = skewed_ns

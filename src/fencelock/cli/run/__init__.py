@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fencelock._platform import check_command
 from fencelock.cli.options import guard_option, source_option
 from fencelock.cli.run.options import DEFAULT_TTL_S, RunOptions
 
@@ -86,6 +87,7 @@ def run(**given: Any) -> int:
     With --once: 0 if the key was done before (CMD is not run, and a line on stderr says so),
     69 if CMD ended with 0 and that could not be recorded.
     """
+    check_command("run")
     from fencelock.cli.run.session import hold_and_run
 
     return hold_and_run(RunOptions.checked(**given))

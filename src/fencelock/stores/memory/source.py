@@ -6,11 +6,11 @@ Never: accepted by a guard of a durable store. Its tokens begin at 1 in each pro
 process would refuse the next process's holders. The source id begins with `memory-`, which durable guards refuse.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from fencelock._platform import at_fork
 from fencelock.clock import boottime_us
 from fencelock.errors import ConfigError
 from fencelock.model import MEMORY_SOURCE_PREFIX, Finding, digest_of_claim, draw_claim
@@ -62,7 +62,7 @@ class MemoryWakeup(EventWakeup):
 
 _WORLDS: dict[str, MemoryWorld] = {}
 # A child that kept its parent's counters would issue the parent's tokens again.
-os.register_at_fork(after_in_child=_WORLDS.clear)
+at_fork(after_in_child=_WORLDS.clear)
 
 
 class MemorySource:

@@ -11,7 +11,6 @@ Never: a request repeated that may have been executed; a password or a token sho
 Loops wait for gRPC's futures. They do not use gRPC's asyncio API, which does not survive a fork.
 """
 
-import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -20,6 +19,7 @@ from typing import Any
 
 import grpc
 
+from fencelock._platform import at_fork
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.begun_call import EtcdBegunCall
@@ -197,4 +197,4 @@ def _after_fork_in_child() -> None:
 _INHERITED: list[Any] = []
 """The parent's objects in a forked child, kept because destroying them would use them."""
 _CLIENTS: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

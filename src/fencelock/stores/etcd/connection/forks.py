@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from fencelock._platform import at_fork
 from fencelock.errors import UnsupportedError
 from fencelock.stores.etcd import FOR_GRPC
 
@@ -41,9 +42,7 @@ class EtcdForkGate:
             self._is_registered = True
             for name in FOR_GRPC:
                 os.environ.pop(name, None)
-            os.register_at_fork(
-                before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
-            )
+            at_fork(before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child)
 
     def enter(self) -> object:
         """Begin a call; return the argument for `leave`."""

@@ -9,13 +9,13 @@ whether etcd does what was asked. The wait has a bound. A forked child starts th
 Never: a helper used again whose call was not awaited to its end.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from fencelock._platform import at_fork
 from fencelock._threads import mapping_start_failures
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 
@@ -87,4 +87,4 @@ def outside_main_thread(function: Callable[[], Result]) -> Result:
 
 _IDLE: deque[HelperThread] = deque()
 """One, unless a signal handler itself calls gRPC, which then needs another."""
-os.register_at_fork(after_in_child=_IDLE.clear)
+at_fork(after_in_child=_IDLE.clear)

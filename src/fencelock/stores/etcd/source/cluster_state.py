@@ -6,12 +6,12 @@ needed, its lease is never left behind, and a keepalive needs no round trip of i
 more ends by its ttl though its session lives on. A forked child has nothing of its parent's.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from fencelock._platform import at_fork
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import ConfigError, SourceError
 from fencelock.stores.errors import SOURCE_PART, not_installed
@@ -342,4 +342,4 @@ def revoke_all_at_exit() -> None:
 _INHERITED: list[Any] = []
 """The parent's objects in a forked child, kept because destroying them would use them."""
 _STATES: "weakref.WeakSet[ClusterState]" = weakref.WeakSet()
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

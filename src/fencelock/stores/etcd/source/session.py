@@ -9,12 +9,12 @@ etcd might keep the lease with all queue entries attached to it.
 """
 
 import itertools
-import os
 import secrets
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from fencelock._platform import at_fork
 from fencelock.clock import boottime_ms
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.begun_call import EtcdBegunCall
@@ -204,4 +204,4 @@ _INHERITED: list[Any] = []
 """The parent's objects in a forked child, kept because destroying them would use them."""
 _UNDER_WAY: "weakref.WeakSet[EtcdBegunCall]" = weakref.WeakSet()
 """The revocations under way; gRPC keeps each until its answer."""
-os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork(after_in_child=_after_fork_in_child)

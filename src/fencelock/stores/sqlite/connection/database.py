@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fencelock._platform import IS_MACOS
 from fencelock.errors import (
     ConfigError,
     FencelockError,
@@ -23,6 +24,7 @@ from fencelock.errors import (
     SourceUnavailableError,
     UnsupportedError,
 )
+from fencelock.stores.sqlite.connection import macos
 from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of, remedy_for
 from fencelock.stores.sqlite.connection.file_identity import check_one_name
 from fencelock.stores.sqlite.connection.forks import GATE
@@ -32,6 +34,7 @@ BUSY_TIMEOUT_S = 5.0
 """How long a request waits for another process's write transaction before SourceUnavailableError."""
 
 Result = TypeVar("Result")
+_BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _OPTIONS = re.compile(r"\?\w+=")
 _BUSY_PAUSE_MIN_S = 0.000_05
 _BUSY_PAUSE_MAX_S = 0.005
@@ -46,7 +49,7 @@ def path_of(url: str) -> Path:
             "a SQLite URL has no host and no user: write sqlite:///relative/path or sqlite:////absolute/path (three or "
             "four slashes)"
         )
-    name = rest[1:]
+    name = rest[1:].removesuffix(macos.OPTION)
     if not name or name == ":memory:" or name.endswith("/"):
         raise ConfigError("a SQLite URL names no file: a lock must outlive the process, so it needs a file on disk")
     if _OPTIONS.search(name):
@@ -56,7 +59,15 @@ def path_of(url: str) -> Path:
         )
     if "\0" in name:
         raise ConfigError("a SQLite URL contains U+0000: leave it out")
+    macos.check_asked_for(name != rest[1:])
     return Path(os.path.abspath(name))
+
+
+def _make_file(path: Path) -> None:
+    if IS_MACOS:
+        macos.make_file(path)
+    else:
+        os.mknod(os.path.realpath(path), stat.S_IFREG | 0o600)
 
 
 def _nothing_to_prepare(native: sqlite3.Connection) -> None:
@@ -116,6 +127,8 @@ class Database:
         file_id = self._file_id_now()
         native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
+            if IS_MACOS:
+                macos.flush_to_disk(native)
             self._prepare(native)
             if self._synchronous is not None:
                 native.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -148,7 +161,7 @@ class Database:
         try:
             if not os.path.exists(self.path):
                 with suppress(FileExistsError):
-                    os.mknod(os.path.realpath(self.path), stat.S_IFREG | 0o600)
+                    _make_file(self.path)
             status = os.stat(self.path)
         except OSError as error:
             raise SourceUnavailableError(
@@ -159,7 +172,7 @@ class Database:
             raise SourceUnavailableError(
                 f"{self.path} is not a regular file ({stat.filemode(mode)}): choose another file"
             )
-        if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=True):
+        if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise SourceUnavailableError(
                 f"{self.path} ({stat.filemode(mode)}) may not be read and written by this user: make it and its folder "
                 f"writable, or choose another file"

@@ -19,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from fencelock._platform import IS_MACOS, at_fork
 from fencelock.errors import SourceUnavailableError, UnsupportedError
+from fencelock.stores.sqlite.connection import macos
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = "/proc/self/ns/time"
@@ -54,7 +56,9 @@ def identify_file(path: Path) -> FileIdentity:
     """Return the identity of the file; OSError if it does not exist."""
     answer = _statx(path)
     if answer is None:
-        return FileIdentity(os.stat(path).st_ino, 0)
+        status = os.stat(path)
+        # macOS has the time of birth here; elsewhere the attribute is missing.
+        return FileIdentity(status.st_ino, int(getattr(status, "st_birthtime", 0) * _NS_PER_S))
     (mask,) = _MASK.unpack_from(answer)
     (inode,) = _INODE.unpack_from(answer, _INODE_OFFSET)
     seconds, nanoseconds = _BIRTH.unpack_from(answer, _BIRTH_OFFSET)
@@ -128,6 +132,8 @@ class Kernel(NamedTuple):
 @cache
 def this_kernel() -> Kernel:
     """Return the identity of the kernel that this process runs on; UnsupportedError if it cannot be read."""
+    if IS_MACOS:
+        return Kernel(macos.boot_id(), "", macos.machine_id())
     try:
         boot_id = BOOT_ID.read_text().strip()
     except OSError as error:
@@ -138,7 +144,7 @@ def this_kernel() -> Kernel:
 
 
 # A child may start in another time namespace than its parent's (unshare), so it reads its kernel's identity again.
-os.register_at_fork(after_in_child=this_kernel.cache_clear)
+at_fork(after_in_child=this_kernel.cache_clear)
 
 
 def _time_namespace() -> str:

@@ -11,7 +11,6 @@ Never: closes a connection of the parent in the child, which would work on files
 finalizer, which may run in any thread and under any lock.
 """
 
-import os
 import sqlite3
 import threading
 import time
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from fencelock._platform import at_fork
 from fencelock.errors import UnsupportedError
 
 FORK_TIMEOUT_S = 1.0
@@ -160,7 +160,7 @@ def _leak(native: sqlite3.Connection) -> None:
 
 
 GATE = SQLiteForkGate()
-os.register_at_fork(
+at_fork(
     before=GATE.before_fork,
     after_in_parent=GATE.after_fork_in_parent,
     after_in_child=GATE.after_fork_in_child,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from fencelock.clock import HAS_BOOTTIME, boottime_ns
+from fencelock.clock import COUNTS_SUSPEND, boottime_ns
 from fencelock.errors import UnsupportedError
 from fencelock.model import Finding, digest_of_claim
 from fencelock.protocol import source_requests as ask
@@ -65,7 +65,7 @@ class SQLiteSource:
         """Return a connection. Its first request opens the file. One that takes a lock creates the file and its schema
         if they do not exist; one that only looks refuses a file that is no source.
         """
-        if not HAS_BOOTTIME:
+        if not COUNTS_SUSPEND:
             raise UnsupportedError(
                 "a SQLite source needs CLOCK_BOOTTIME, which this system does not have: run it on Linux, or use "
                 "a server store"

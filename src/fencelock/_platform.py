@@ -1,0 +1,100 @@
+"""What the operating system lacks, in one place: `import fencelock` works everywhere.
+
+Promise: Linux is the system that the tests run on. On macOS, eventfd(2) is replaced by a pipe, and the clock is the one
+that counts sleep by its manual; nothing of it was ever run there. On Windows, each store of fencelock is refused, in
+one sentence that says what it needs. Never: another module that asks for the system's name.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from fencelock.errors import UnsupportedError
+
+_NAME: str = sys.platform
+IS_LINUX = _NAME == "linux"
+IS_MACOS = _NAME == "darwin"
+IS_WINDOWS = _NAME == "win32"
+_ONE = (1).to_bytes(8, sys.byteorder)
+"""What eventfd(2) takes: a number of eight bytes. A pipe takes it too."""
+_DRAIN_BYTES = 4096
+_FILE_NEEDS = "POSIX file locks, named pipes and a clock that counts suspend"
+_SERVER_NEEDS = "poll(2), with which threads wait for a lock,"
+
+
+def at_fork(**handlers: Callable[[], object]) -> None:
+    """Register handlers with `os.register_at_fork`; a system without it cannot fork."""
+    register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
+    if register is not None:
+        register(**handlers)
+
+
+def is_root() -> bool:
+    """Return whether this process is the system's administrator, where the system tells."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def clock_ns() -> tuple[Callable[[], int], bool]:
+    """Return the function of the clock in nanoseconds, without arguments, and whether it counts suspend."""
+    from functools import partial
+
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME), True
+    if IS_MACOS:
+        # By clock_gettime(3) of macOS it goes on while the system is asleep, as CLOCK_MONOTONIC does, which was seen
+        # to go back there (erlang/otp 5825).
+        return partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC_RAW), True
+    return time.monotonic_ns, False
+
+
+def check_store(scheme: str) -> None:
+    """Raise UnsupportedError if a store of fencelock cannot work on this system."""
+    if IS_WINDOWS:
+        needs = _FILE_NEEDS if scheme == "sqlite" else _SERVER_NEEDS
+        raise UnsupportedError(
+            f"{scheme}:// needs {needs} which fencelock does not have on Windows: run this program in WSL 2 or in a "
+            f"Linux container"
+        )
+
+
+def check_command(name: str) -> None:
+    """Raise UnsupportedError unless a command that supervises processes can do so here."""
+    if not IS_LINUX:
+        raise UnsupportedError(
+            f"`fencelock {name}` supervises processes by Linux's /proc: run it on Linux, or hold the lock in "
+            f"Python with fencelock.connect(…)"
+        )
+
+
+class Notification:
+    """A descriptor that becomes readable when it is notified: an eventfd, or a pipe on a system without one."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._reader = self._writer = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        else:
+            self._reader, self._writer = os.pipe()
+            os.set_blocking(self._reader, False)
+            os.set_blocking(self._writer, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._reader
+
+    def notify(self) -> None:
+        """Make the descriptor readable; it is already if a pipe is full."""
+        with suppress(BlockingIOError):
+            os.write(self._writer, _ONE)
+
+    def drain(self) -> None:
+        """Discard the notifications so far."""
+        with suppress(BlockingIOError):
+            os.read(self._reader, _DRAIN_BYTES)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._reader)
+        if self._writer != self._reader:
+            os.close(self._writer)
