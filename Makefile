@@ -11,11 +11,12 @@
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make verify VERIFY='--help'     hand arguments to fencelock_lab.campaigns
 #   make demo DEMO='--svg out.svg'  hand arguments to `fencelock demo`
+#   make docs DOCS='--fresh-env'    hand arguments to Sphinx
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST WORKERS MINUTES BENCH STORE MUTANTS VERIFY
+export PYTHON PYTEST WORKERS MINUTES BENCH STORE MUTANTS VERIFY DOCS
 
-.PHONY: help demo check test campaigns coverage lint bench verify mutants clean
+.PHONY: help demo check test campaigns coverage lint docs bench verify mutants clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +40,9 @@ coverage: ## run check's tests, and list the lines of the library that they do n
 
 lint: ## ruff, mypy --strict, pyright, shellcheck
 	@scripts/lint
+
+docs: ## build the documentation site into .cache/site, to be read offline
+	@scripts/docs
 
 bench: ## measure fencelock and other lock libraries, and write the page with the results
 	@scripts/bench

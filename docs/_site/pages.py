@@ -1,0 +1,134 @@
+"""A Sphinx extension: adds to the Markdown files what only the site has, while it reads them.
+
+- The sidebar. Its captions are the `##` headings of docs/index.md, and its entries are the pages that are linked below
+  them, in that order. A page named index.md has the pages of its own folder below it.
+- The pictures of docs/explanation/measured.md, drawn from the results in lab/results.
+- `index.html`, which leads to the README.
+
+Promise: a link to a file of the repository that is no page of the site becomes plain text.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[2]
+INDEX = ROOT / "docs" / "index.md"
+MEASURED = "docs/explanation/measured"
+RESULTS = ROOT / "lab" / "results"
+
+_LINK = re.compile(r"\[(?P<text>[^][]*)\]\((?P<target>[^)#\s:]+)(?:#[^)\s]*)?\)")
+_HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
+_FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def linked_pages(text: str, page: Path) -> list[Path]:
+    """Return the Markdown files that a page links to, each once, in the order of the links."""
+    targets = (found["target"] for found in _LINK.finditer(_FENCED.sub("", text)))
+    pages = ((page.parent / target).resolve() for target in targets if target.endswith(".md"))
+    return list(dict.fromkeys(other for other in pages if other != page))
+
+
+def sections(index: Path = INDEX) -> dict[str, list[Path]]:
+    """Return the captions of the sidebar, and the pages below each."""
+    _, *parts = _HEADING.split(index.read_text())
+    listed: set[Path] = set()
+    found: dict[str, list[Path]] = {}
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        found[title] = [
+            page for page in linked_pages(text, index) if page not in listed and not _has_parent(page, index)
+        ]
+        listed.update(found[title])
+    return found
+
+
+def children(page: Path) -> list[Path]:
+    """Return the pages below a page in the sidebar: those of its own folder, if it is the folder's index."""
+    if page.name != INDEX.name or page == INDEX:
+        return []
+    return [other for other in linked_pages(page.read_text(), page) if other.parent == page.parent]
+
+
+def _has_parent(page: Path, index: Path) -> bool:
+    """Return whether the page belongs below the index of its own folder."""
+    return page.name != index.name and page.parent != index.parent and (page.parent / index.name).exists()
+
+
+def reachable() -> set[Path]:
+    """Return every page that the sidebar shows."""
+    shown = list(chain.from_iterable(sections().values()))
+    return {INDEX, *shown, *chain.from_iterable(children(page) for page in shown)}
+
+
+def _toctree(pages: Iterable[Path], caption: str | None = None) -> str:
+    """Return the directive that puts pages into the sidebar."""
+    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
+    names = [f"/{page.relative_to(ROOT).with_suffix('')}" for page in pages]
+    return "\n".join(["", "```{toctree}", *options, "", *names, "```", ""])
+
+
+def _sidebar(docname: str) -> Iterator[str]:
+    """Yield the directives that a page needs for its part of the sidebar."""
+    if docname == "README":
+        yield _toctree([INDEX])
+        for title, pages in sections().items():
+            yield _toctree(pages, title)
+    elif below := children(ROOT / f"{docname}.md"):
+        yield _toctree(below)
+
+
+def without_foreign_links(text: str, page: Path) -> str:
+    """Return the text with links only to pages and pictures of the site."""
+
+    def kept(found: re.Match[str]) -> str:
+        target = (page.parent / found["target"]).resolve()
+        return found[0] if target.is_file() else found["text"]
+
+    return _LINK.sub(kept, text)
+
+
+def _with_pictures(text: str, folder: Path) -> str:
+    """Draw the results into a folder, and return the page with each picture below its heading."""
+    from fencelock_lab.benchmarks import plots
+    from fencelock_lab.benchmarks.results import read_all
+
+    folder.mkdir(parents=True, exist_ok=True)
+    reports = read_all(RESULTS)
+    titles = {report.subject: report.title for report in reports}
+    for subject, picture in plots.draw(reports).items():
+        (folder / f"{subject}.svg").write_text(picture)
+        if (heading := f"## {titles.get(subject)}\n") in text:
+            shown = f"\n![{titles[subject]}, drawn: the figures of the table below](/{_named(folder)}/{subject}.svg)\n"
+            text = text.replace(heading, heading + shown)
+    return text
+
+
+def _named(folder: Path) -> str:
+    return str(folder.relative_to(ROOT))
+
+
+def _read_source(app: "Sphinx", docname: str, source: list[str]) -> None:
+    """Change one page's text, as Sphinx has read it."""
+    text = without_foreign_links(source[0], ROOT / f"{docname}.md")
+    if docname == MEASURED:
+        text = _with_pictures(text, Path(app.outdir).parent / "pictures")
+    source[0] = "\n".join([text, *_sidebar(docname)])
+
+
+def _lead_to_readme(app: "Sphinx", error: Exception | None) -> None:
+    """Write the page that a server shows for the folder."""
+    if error is None:
+        to = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=README.html">'
+        (Path(app.outdir) / "index.html").write_text(f'{to}<title>fencelock</title><a href="README.html">fencelock</a>')
+
+
+def setup(app: "Sphinx") -> dict[str, bool]:
+    """Connect the extension to Sphinx."""
+    app.connect("source-read", _read_source)
+    app.connect("build-finished", _lead_to_readme)
+    return {"parallel_read_safe": True}
