@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fencelock_lab.benchmarks import page, plots
+from fencelock_lab.benchmarks import page, plots, summary
 from fencelock_lab.benchmarks.parts import FULL_S, SUBJECTS, chosen
 from fencelock_lab.benchmarks.results import FOLDER, read_all
 from fencelock_lab.kept_results import replace
@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
     )
     parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
-    parser.add_argument("--publish", action="store_true", help="measure nothing: write the page of the results")
+    parser.add_argument(
+        "--publish", action="store_true", help="measure nothing: write the page of the results, and README's figures"
+    )
     parser.add_argument("--draw", type=Path, metavar="FOLDER", help="measure nothing: draw the results into FOLDER")
     parser.add_argument("--out", type=Path, help="write there, and leave what the documents show as it is")
     return parser
@@ -104,8 +106,11 @@ def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Pat
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Write the page of all results in the folder."""
-    replace(target, page.as_markdown(read_all(folder)))
+    """Write the page of all results in the folder, and README's few figures if it is the documents' page."""
+    reports = read_all(folder)
+    replace(target, page.as_markdown(reports))
+    if target == PAGE:
+        summary.publish(reports)
 
 
 def draw(folder: Path, target: Path) -> None:

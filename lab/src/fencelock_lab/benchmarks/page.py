@@ -49,11 +49,11 @@ def as_markdown(reports: Sequence[Report]) -> str:
         parts.append(f"## {report.title}\n")
         parts.append(f"{report.measured}, {report.seconds / 60:.1f} minutes; {report.machine}.\n")
         if report.find(ALONE):
-            parts.append(_table(_CONTEST, _contest(report)))
+            parts.append(table(_CONTEST, _contest(report)))
         others = [result for result in report.results if not is_of_contest(result.case)]
         if others:
             header = ("question", "", "median", "quartiles", "ratio", "aimed at")
-            parts.append(_table(header, _questions(others)))
+            parts.append(table(header, _questions(others)))
         parts += [f"Not measured: {part} ({why}).\n" for part, why in report.failed.items()]
     return "\n".join(parts)
 
@@ -116,6 +116,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
