@@ -54,7 +54,9 @@ def test_time_is_shared_in_turns_the_shortest_first(monkeypatch: pytest.MonkeyPa
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock(monkeypatch)
-    program.share(program.Runs(), [LONG, SHORT], 0.5)
+    runs = program.Runs()
+    program.share(runs, [LONG, SHORT], 0.5)
+    assert runs.report.missing["long"] == "was not run, it would take 65 s"
     assert "long" not in clock.ran
     assert "long: not run, it would take 65 s" in capsys.readouterr().out
 
@@ -174,6 +176,12 @@ def test_the_page_says_that_too_little_happened() -> None:
     text = page(reported(*[outcome(busy(freezes=0), SCHEDULES["sqlite"])] * 2))
     assert "found no violation.** In 1 of them too little happened to prove anything." in text
     assert "| verdict of each run | not enough, not enough |" in text
+
+
+def test_the_page_says_which_promise_was_broken() -> None:
+    text = page(reported(outcome(two_tenures().final(("a", 1, 10)), SCHEDULES["sqlite"])))
+    assert "0 faults of servers: 1 violations.**" in text
+    assert "\n## Violations\n\n- `sqlite`: lost-write at " in text
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -70,6 +70,13 @@ class Runs:
         """Let a run in which too little happened count for nothing: the schedule runs again."""
         self._codes[schedule.name].discard(NOT_ENOUGH)
 
+    def leave_out(self, schedule: CampaignSchedule) -> None:
+        """Say that there is no time left for a schedule."""
+        reason = f"not run, it would take {self.expected(schedule):.0f} s"
+        self.report.missing[schedule.name] = f"was {reason}"
+        _print(f"{schedule.name}: {reason}")
+        self._write()
+
     def _write(self) -> None:
         """Write what came out until now: it is there if the next run is interrupted."""
         self.report.seconds = round(time.monotonic() - self._began)
@@ -131,7 +138,7 @@ def share(runs: Runs, schedules: Iterable[CampaignSchedule], minutes: float) -> 
                 runs.run(schedule)
     for schedule in waiting:
         if schedule.name not in runs.seconds:
-            _print(f"{schedule.name}: not run, it would take {runs.expected(schedule):.0f} s")
+            runs.leave_out(schedule)
 
 
 def run_once(runs: Runs, schedules: Iterable[CampaignSchedule], duration: float) -> None:

@@ -87,6 +87,9 @@ def page(report: CampaignReport) -> str:
     for group, head in _GROUPS.items():
         if members := [one for one in found if one.group == group]:
             text += head + _table(members)
+    if blamed := [(one.schedule, told) for one in found for told in one.told["violations"]]:
+        text += "\n## Violations\n\n"
+        text += "".join(f"- `{name}`: {told['rule']} at {told['place']}: {told['message']}\n" for name, told in blamed)
     if report.missing:
         text += "\n## Campaigns without a result\n\n"
         text += "".join(f"- `{name}` {_in_one_line(reason)}\n" for name, reason in report.missing.items())
