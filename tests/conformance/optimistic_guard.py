@@ -6,8 +6,8 @@ import threading
 from fencelock.errors import GuardError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.quorum.effects import StoredValue
-from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec, encode_entry, encode_mark
+from fencelock.stores.quorum.purging import PurgingGuardCodec
+from fencelock.stores.quorum.stored_values import FLOORS, StoredValue, encode_entry
 
 TARGETS = {}
 
@@ -33,6 +33,10 @@ class VersionedTarget:
                 self.values[key] = StoredValue(value, next(self.numbers))
             return None
 
+    def keys(self, kind):
+        """Return the keys of this kind that have a value."""
+        return [key for key, stored in self.values.items() if key[0] == kind and stored.value is not None]
+
 
 class Work:
     """The object that a block gets: it reads at once, and writes at the end."""
@@ -57,21 +61,31 @@ class Work:
         self.is_over = True
 
 
-class VersionedCodec(OptimisticGuardCodec):
+class VersionedCodec(PurgingGuardCodec):
     """The store's own operations; each is a function of the target."""
 
     def _read(self, resources):
         return (yield lambda target: {name: target.read(("mark", name)) for name in resources})
 
     def _read_all(self):
-        return (yield lambda target: {key[1]: one for key, one in target.values.items() if key[0] == "mark"})
+        return (yield from self._read([FLOORS, *(yield from self._read_names())]))
+
+    def _read_names(self):
+        return (yield lambda target: [name for _, name in target.keys("mark") if name != FLOORS])
+
+    def _read_entries(self):
+        return (yield lambda target: [target.read(key).value for key in target.keys("audit")])
+
+    def _find_limited(self, resources):
+        yield from ()
+        return set()
 
     def _find_conflict(self):
         return (yield lambda target: "is the prefix of a source of locks" if "locks" in target.values else None)
 
     def _write(self, changes):
-        writes = {("mark", name): encode_mark(mark) for name, mark in changes.marks.items()}
-        writes |= {("audit", id(entry)): encode_entry(entry) for entry in changes.entries}
+        writes = {("mark", name): value for name, value in changes.writes.items()}
+        writes |= {("audit", object()): encode_entry(entry) for entry in changes.entries}
         yield from self._swap({("mark", name): one.version for name, one in changes.seen.items()}, writes)
 
     def _open_work(self, request, seen):
@@ -82,7 +96,7 @@ class VersionedCodec(OptimisticGuardCodec):
         yield from self._swap(work.expected, work.writes)
 
     def _effect_places(self):
-        return (yield lambda target: [key[1:] for key in target.values if key[0] == "effect"])
+        return (yield lambda target: [key[1:] for key in target.keys("effect")])
 
     def _read_effect_value(self, resource, key):
         return (yield lambda target: target.read(("effect", resource, key)))

@@ -76,6 +76,7 @@ def test_the_printed_roles_keep_an_application_from_other_marks_and_from_the_sou
     for key in (
         "data/.fencelock/marks/salaries",
         f"data/.fencelock/marks/{RESOURCE}2",
+        "data/.fencelock/floors",
         "data/.fencelock/effects/salaries/mail",
         "data/salaries/value",
         layout.record.decode(),

@@ -63,6 +63,7 @@ def test_conflicts_are_searched_above_and_not_below() -> None:
     assert [one.key for one in conflicts_of_guard(b"")] == [b".fencelock/source/record"]
     assert [one.key for one in conflicts_of_source(b"a/b/")] == [
         b"a/b/.fencelock/marks/",
+        b"a/b/.fencelock/floors",
         b"a/.fencelock/marks/b",
         b".fencelock/marks/a",
         b"a/.fencelock/source/record",

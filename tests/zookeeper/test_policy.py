@@ -107,6 +107,9 @@ def test_the_printed_lists_keep_an_application_from_other_marks_and_from_the_sou
         lambda: app.create(f"{marks}/salaries", b"forged"),
         lambda: app.delete(f"{marks}/{RESOURCE}", recursive=True),
         lambda: app.set(marks, b"forged"),
+        lambda: app.set(f"{data}/.fencelock/floors", b"forged"),
+        lambda: app.delete(f"{data}/.fencelock/floors"),
+        lambda: app.create(f"{data}/.fencelock/floors/child", b"forged"),
         lambda: app.create(f"{data}/.fencelock/effects/salaries", b"forged"),
         lambda: app.create(f"{data}/salaries", b"forged"),
         lambda: app.set_acls(f"{marks}/{RESOURCE}", app.get_acls(f"{marks}/{RESOURCE}")[0]),
@@ -130,7 +133,7 @@ def test_a_node_is_made_with_its_list(limited: Limited, program: Program) -> Non
     stranger = KazooClient(limited.server.address, auth_data=[("digest", "stranger:secret")])
     stranger.start()
     try:
-        for path in ("marks/salaries", f"marks/{RESOURCE}/child", "audit/1"):
+        for path in ("marks/salaries", f"marks/{RESOURCE}/child", "floors/child", "audit/1"):
             with pytest.raises(NoAuthError):
                 stranger.create(f"{base}/data/.fencelock/{path}", b"forged")
     finally:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from fencelock.model import Mark, Sequencer
 
-MAX_PURGED_MARKS = 500
-"""Marks that one transaction forgets: each of them is locked until its end."""
+MAX_PURGED_MARKS = 100
+"""Marks that one transaction forgets: each of them is locked until its end, and etcd takes 128 operations in one."""
 
 
 class ReadMarks(NamedTuple):

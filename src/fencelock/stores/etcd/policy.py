@@ -26,7 +26,8 @@ def guard_policy(layout: EtcdGuardLayout, locks: EtcdLayout | None, resource: st
         _grant(role, _WRITE, layout.area(resource), "--prefix=true"),
         _grant(role, _WRITE, layout.mark(resource)),
         _grant(role, _WRITE, layout.effects(resource), "--prefix=true"),
-        # A first seal looks here for a source that the guard would conflict with.
+        # A first seal looks here for the floor of purged marks, and for a source that the guard would conflict with.
+        _grant(role, _READ, layout.floors),
         _grant(role, _READ, EtcdLayout(layout.prefix).record),
     ]
     if locks is not None:

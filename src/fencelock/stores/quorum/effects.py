@@ -4,28 +4,20 @@ Promise: pure; an effect is written in the one step that writes its block, if it
 value that another program wrote is refused, never guessed.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fencelock.errors import GuardError, SchemaError
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.guard_requests import MAX_KEY_BYTES, MAX_RESULT_BYTES, Effect
 from fencelock.stores.quorum.encoding import decode_object, has_members
+from fencelock.stores.quorum.stored_values import StoredValue, is_older, now_text, to_json
 
 Operations = Generator[Any, Any, Any]
 """Yields the store's own operations, is sent their answers, and returns the reply to a request."""
 Place = tuple[str, str]
 """A resource, and the key of an effect."""
-
-
-class StoredValue(NamedTuple):
-    """A stored value (None: the key does not exist) and its version, which changes with each write."""
-
-    value: bytes | None
-    version: int
 
 
 class EffectsCodec(ABC):
@@ -86,7 +78,7 @@ class EffectsCodec(ABC):
         place = (resource, effect.key)
         before = yield from self._relied_on(*place)
         if effect.result is None:
-            self._begun[place] = datetime.now(UTC).strftime(_TIME)
+            self._begun[place] = now_text()
         elif place not in self._begun and before.value is not None:
             self._begun[place] = decode_effect(self._url, effect.key, before.value).began_at
         effect = effect._replace(began_at=self._begun.get(place, ""))
@@ -131,7 +123,6 @@ class EffectsCodec(ABC):
 # --- stored values ----------------------------------------------------------------------------------------------------
 
 _MEMBERS = {"token": str, "holder": str, "began_at": str, "result": str | None, "request_digest": str}
-_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 def encode_effect(effect: Effect, token: int) -> bytes:
@@ -143,11 +134,11 @@ def encode_effect(effect: Effect, token: int) -> bytes:
     members = {
         "token": str(token),
         "holder": effect.holder,
-        "began_at": effect.began_at or datetime.now(UTC).strftime(_TIME),
+        "began_at": effect.began_at or now_text(),
         "result": effect.result,
         "request_digest": effect.request_digest,
     }
-    return json.dumps(members, separators=(",", ":")).encode()
+    return to_json(members)
 
 
 def decode_effect(url: str, key: str, value: bytes) -> Effect:
@@ -166,5 +157,4 @@ def is_purged(effect: Effect, mark_token: int, older_than_ms: int) -> bool:
     """Return whether a purge forgets this effect, by this machine's clock."""
     if effect.result is None or effect.token == mark_token:
         return False
-    began_at = datetime.strptime(effect.began_at, _TIME).replace(tzinfo=UTC)
-    return datetime.now(UTC) - began_at >= timedelta(milliseconds=older_than_ms)
+    return is_older(effect.began_at, older_than_ms)

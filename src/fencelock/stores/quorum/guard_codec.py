@@ -5,48 +5,33 @@ the condition that the values read before have not changed. Each generator here 
 each, and is sent the answers.
 
 Promise: a mark is stored in one value, as JSON, with no claim and no proof. Every write of a mark,
-an audit entry or the user's data carries the condition that all marks read before it are unchanged.
+an audit entry or the user's data carries the condition that all marks read before it are unchanged. A mark that gets a
+source carries the same condition about the floors, which are read along with the marks (G15).
 Never: a decision about a token.
 """
 
-import json
 import os
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from fencelock._flows.guarding import sealed_mark
-from fencelock.errors import GuardError, SchemaError, UnsupportedError
+from fencelock.errors import GuardError, UnsupportedError
 from fencelock.model import Mark, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.errors import GUARD_PART, check_plausible, check_schema_number, nothing_protected, unsupported
-from fencelock.stores.quorum.effects import EffectsCodec, Operations, StoredValue
-from fencelock.stores.quorum.encoding import decode_object, has_members
-
-SCHEMA_NUMBER = 3
-_MEMBERS = {
-    "schema": int,
-    "lock": str,
-    "token": str,
-    "source_id": str | None,
-    "history_id": str | None,
-    "digest": str | None,
-    "closed": bool,
-}
-_TOKEN = re.compile(r"[0-9]{1,19}")
-
-
-@dataclass(slots=True)
-class PendingChanges:
-    """What a short transaction has read, and what it will write."""
-
-    seen: dict[str, StoredValue] = field(default_factory=dict[str, StoredValue])
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
-    entries: list[ask.AuditEntry] = field(default_factory=list[ask.AuditEntry])
+from fencelock.stores.errors import check_above_floor, check_plausible, nothing_protected, unsupported
+from fencelock.stores.quorum.effects import EffectsCodec, Operations
+from fencelock.stores.quorum.stored_values import (
+    FLOORS,
+    PendingChanges,
+    StoredValue,
+    decode_floors,
+    decode_mark,
+    encode_mark,
+    now_text,
+)
 
 
 class OptimisticGuardCodec(EffectsCodec):
@@ -61,7 +46,7 @@ class OptimisticGuardCodec(EffectsCodec):
 
     def operations(self, request: Any) -> Operations:
         """Return the operations for a request."""
-        return self._ANSWERS[type(request)](self, request)  # type: ignore[no-any-return]
+        return self.ANSWERS[type(request)](self, request)  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Discard the pending writes: the transaction is over."""
@@ -74,11 +59,13 @@ class OptimisticGuardCodec(EffectsCodec):
     # --- implemented by the store ---
     @abstractmethod
     def _read(self, resources: Iterable[str]) -> Operations:
-        """Return the stored marks of these resources by name, from a linearizable read."""
+        """Return the stored marks of these resources by name, and the floors if FLOORS is one of the names, from a
+        linearizable read.
+        """
 
     @abstractmethod
     def _read_all(self) -> Operations:
-        """Return the stored mark of every resource."""
+        """Return the stored mark of every resource, and the floors."""
 
     @abstractmethod
     def _find_conflict(self) -> Operations:
@@ -86,7 +73,7 @@ class OptimisticGuardCodec(EffectsCodec):
 
     @abstractmethod
     def _write(self, changes: PendingChanges) -> Operations:
-        """Write marks and audit entries; ConflictError if a value read before has changed."""
+        """Write what is pending, all or nothing; ConflictError if a value that was seen has changed."""
 
     @abstractmethod
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
@@ -102,7 +89,7 @@ class OptimisticGuardCodec(EffectsCodec):
         yield from ()
 
     def _read_marks(self, request: ask.ReadMarks) -> Operations:
-        found: dict[str, StoredValue] = yield from self._read(request.resources)
+        found: dict[str, StoredValue] = yield from self._read((*request.resources, FLOORS))
         self._changes.seen.update(found)
         return self._marks(found)
 
@@ -110,39 +97,52 @@ class OptimisticGuardCodec(EffectsCodec):
         return {
             resource: decode_mark(self._url, resource, stored.value)
             for resource, stored in found.items()
-            if stored.value is not None
+            if stored.value is not None and resource != FLOORS
         }
 
     def _raise_marks(self, request: ask.RaiseMarks) -> Operations:
-        changes = self._changes
         for resource in request.resources:
-            check_plausible(resource, request.sequencer.token, self._token_before(resource), time.time())
-            changes.marks[resource] = sealed_mark(resource, request.sequencer)
+            self._check_plausible(resource, request.sequencer.token)
+            self._put(sealed_mark(resource, request.sequencer))
         yield from ()
 
-    def _token_before(self, resource: str) -> int:
-        stored = self._changes.seen[resource].value
-        return 0 if stored is None else decode_mark(self._url, resource, stored).token
+    def _check_plausible(self, resource: str, token: int) -> None:
+        before = self._mark(resource)
+        check_plausible(resource, token, before.token if before else 0, time.time())
 
     def _close_marks(self, request: ask.CloseMarks) -> Operations:
         """Close marks that this transaction has read, or raised."""
-        changes, digest = self._changes, digest_of_claim(request.claim)
-        for resource in request.resources:
-            stored = changes.seen[resource].value
-            mark = changes.marks.get(resource)
-            if mark is None and stored is not None:
-                mark = decode_mark(self._url, resource, stored)
-            if mark is not None and mark.digest == digest:
-                changes.marks[resource] = replace(mark, is_closed=True)
+        digest = digest_of_claim(request.claim)
+        for mark in filter(None, map(self._mark, request.resources)):
+            if mark.digest == digest:
+                self._put(replace(mark, is_closed=True))
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Operations:
-        mark = request.mark
         if not request.is_implausible:
-            check_plausible(mark.resource, mark.token, self._token_before(mark.resource), time.time())
-        self._changes.marks[mark.resource] = mark
+            self._check_plausible(request.mark.resource, request.mark.token)
+        self._put(request.mark)
         self._changes.entries.append(request.entry)
         yield from ()
+
+    def _mark(self, resource: str) -> Mark | None:
+        """Return a mark that this transaction has read, as it leaves it."""
+        value = self._changes.value(resource)
+        return None if value is None else decode_mark(self._url, resource, value)
+
+    def _put(self, mark: Mark) -> None:
+        """Write a mark; StaleTokenError if the floor of the source that it gets does not admit it."""
+        changes, before = self._changes, self._mark(mark.resource)
+        if mark.source_id is not None and (before is None or before.source_id != mark.source_id):
+            changes.relies_on_floors = True
+            check_above_floor(mark, self._floor(mark.source_id))
+        # A commit that was not confirmed is repeated with the same value, so that blocks that rely on it go on.
+        same = changes.value(mark.resource) if before == mark else None
+        changes.writes[mark.resource] = same or encode_mark(mark, now_text())
+
+    def _floor(self, source_id: str) -> ask.Floor | None:
+        token = decode_floors(self._url, self._changes.value(FLOORS)).get(source_id)
+        return None if token is None else ask.Floor(source_id, token)
 
     def _write_audit(self, request: ask.WriteAudit) -> Operations:
         self._changes.entries.append(request.entry)
@@ -151,14 +151,16 @@ class OptimisticGuardCodec(EffectsCodec):
     def _commit(self, _: ask.Commit) -> Operations:
         changes = self._changes
         self.forget()
-        if any(changes.seen[name].value is None for name in changes.marks):
+        if not changes.relies_on_floors:
+            changes.seen.pop(FLOORS, None)
+        if any(changes.seen[name].value is None for name in changes.writes if name != FLOORS):
             clash: str | None = yield from self._find_conflict()
             if clash is not None:
                 raise GuardError(
                     f"{self._url} {clash}, so queues and guarded data would conflict: name another path for the guard "
                     f"in its URL"
                 )
-        if changes.marks or changes.entries:
+        if changes.writes or changes.entries:
             yield from self._write(changes)
 
     def _open(self, request: ask.Open) -> Operations:
@@ -209,11 +211,16 @@ class OptimisticGuardCodec(EffectsCodec):
 
     def _look(self, request: ask.InspectResources) -> Operations:
         wanted = request.resource
-        found = yield from (self._read_all() if wanted is None else self._read((wanted,)))
-        marks = self._marks(found)
-        return ask.ResourceReport(tuple(marks[name] for name in sorted(marks)), (), ())
+        found = yield from (self._read_all() if wanted is None else self._read((wanted, FLOORS)))
+        marks, floors = self._marks(found), decode_floors(self._url, found[FLOORS].value)
+        return ask.ResourceReport(
+            tuple(marks[name] for name in sorted(marks)),
+            (),
+            (),
+            floors=tuple(ask.Floor(*floor) for floor in sorted(floors.items())),
+        )
 
-    _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+    ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -238,43 +245,3 @@ class OptimisticGuardCodec(EffectsCodec):
 
 def _is_own(mark: Mark | None, sequencer: Sequencer) -> bool:
     return mark is not None and mark == sealed_mark(mark.resource, sequencer)
-
-
-# --- stored values ----------------------------------------------------------------------------------------------------
-def encode_mark(mark: Mark) -> bytes:
-    """Return the stored value of a mark."""
-    return _json(
-        {
-            "schema": SCHEMA_NUMBER,
-            "lock": mark.lock,
-            "token": str(mark.token),
-            "source_id": mark.source_id,
-            "history_id": mark.history_id,
-            "digest": mark.digest,
-            "closed": mark.is_closed,
-        }
-    )
-
-
-def decode_mark(url: str, resource: str, value: bytes) -> Mark:
-    """Return the mark in a stored value; SchemaError if the value is not a mark."""
-    found = decode_object(value)
-    if isinstance(number := found.get("schema"), int):
-        check_schema_number(url, GUARD_PART, number, SCHEMA_NUMBER)
-    if not has_members(found, _MEMBERS) or not _TOKEN.fullmatch(found["token"]):
-        raise SchemaError(
-            f"{url}: the value stored as the mark of resource {resource!r} is not a mark, so the guard cannot tell "
-            f"which tokens it refuses: find out who wrote there, and restore the mark from a backup"
-        )
-    identity = found["source_id"], found["history_id"], found["digest"]
-    return Mark(resource, found["lock"], int(found["token"]), *identity, found["closed"])
-
-
-def encode_entry(entry: ask.AuditEntry) -> bytes:
-    """Return the stored value of an audit entry, with the time on this machine's clock."""
-    members = entry._asdict() | {"at": datetime.now(UTC).isoformat(timespec="seconds")}
-    return _json(members | {"from_token": str(entry.from_token), "to_token": str(entry.to_token)})
-
-
-def _json(members: Mapping[str, Any]) -> bytes:
-    return json.dumps(members, separators=(",", ":")).encode()

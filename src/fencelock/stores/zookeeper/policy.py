@@ -15,18 +15,20 @@ from collections.abc import Iterator, Sequence
 from fencelock.errors import ConfigError
 from fencelock.model import Mark
 from fencelock.stores.quorum.encoding import RESERVED
-from fencelock.stores.quorum.guard_codec import encode_mark
+from fencelock.stores.quorum.stored_values import encode_mark
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 
 _IDENTITY = re.compile(r"[a-z0-9]+:[^\s,'\"]+")
 _OPERATOR = "auth::cdrwa"
 """Everything for the users as whom the script's session has authenticated: the operator."""
+_READERS = f"{_OPERATOR},world:anyone:r"
+"""The floors: the users of every resource read them, and the list of one resource's users would replace another's."""
 
 
 def guard_policy(hosts: str, layout: ZooKeeperGuardLayout, resource: str, lock: str, roles: Sequence[str]) -> str:
     """Return the commands that let users write one resource, its mark and its effects."""
-    mark = encode_mark(Mark(resource, lock)).decode().replace("'", r"\u0027")
+    mark = encode_mark(Mark(resource, lock), None).decode().replace("'", r"\u0027")
     own = [
         *_node(layout.mark(resource), _list(roles, "cdrw"), mark),
         *_node(layout.effects(resource), _list(roles, "cdrw")),
@@ -34,6 +36,7 @@ def guard_policy(hosts: str, layout: ZooKeeperGuardLayout, resource: str, lock: 
     ]
     shared = [layout.base, *(f"{layout.base}/{RESERVED}{part}" for part in ("", "/marks", "/audit", "/effects"))]
     lines = [line for path in shared for line in _node(path, _OPERATOR)]
+    lines += _node(layout.floors, _READERS)
     return "\n".join(
         [
             f"# {', '.join(roles)} may write resource {resource!r} of lock {lock!r}, and no other mark.",

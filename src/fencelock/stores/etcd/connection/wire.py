@@ -168,7 +168,9 @@ def count_prefix(prefix: bytes) -> Any:
     )
 
 
-def get_prefix(prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, created_by: int = 0) -> Any:
+def get_prefix(
+    prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, created_by: int = 0, is_keys_only: bool = False
+) -> Any:
     """Read the keys that begin with the prefix, in the order of their names or of their creation.
 
     `created_by` leaves out keys that were created after this revision. With either option etcd reads the whole range.
@@ -181,6 +183,7 @@ def get_prefix(prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, 
             sort_order=_ASCEND if is_oldest_first else 0,
             sort_target=_BY_CREATE if is_oldest_first else 0,
             max_create_revision=created_by,
+            keys_only=is_keys_only,
         )
     )
 

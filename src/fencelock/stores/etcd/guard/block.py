@@ -51,12 +51,14 @@ def unmodified(key: bytes, revision: int, name: str) -> EtcdCondition:
     return EtcdCondition(was_modified(key, revision), read_metadata(key), describe_change)
 
 
-def keeps_value(key: bytes, value: bytes, name: str) -> EtcdCondition:
-    """Return the condition that a key still has the value that was read.
+def unchanged(key: bytes, value: bytes | None, name: str) -> EtcdCondition:
+    """Return the condition that a key still has the value that was read; None: that it still does not exist.
 
     By value, because in a cluster that was restored from older data revisions come again, and the same lease may write
     its mark again.
     """
+    if value is None:
+        return unmodified(key, 0, name)
 
     def describe_change(found: Sequence[Any]) -> str | None:
         return None if found and found[0].value == value else f"{name} has changed"
@@ -191,7 +193,7 @@ class EtcdWriteBuffer(WriteBuffer):
     # --- the guard's own ----------------------------------------------------------------------------------------------
     def rely_on(self, key: bytes, value: bytes | None, name: str) -> None:
         """Refuse the block if a key of the guard's own has another value at its end, or exists by then."""
-        self._conditions[key] = unmodified(key, 0, name) if value is None else keeps_value(key, value, name)
+        self._conditions[key] = unchanged(key, value, name)
 
     def keep(self, key: bytes, value: bytes | None) -> None:
         """Write a key of the guard's own at the end of the block, or delete it."""

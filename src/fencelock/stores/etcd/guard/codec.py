@@ -2,6 +2,7 @@
 
     <prefix><resource>/…                     the guarded keys of a resource
     <prefix>.fencelock/marks/<resource>      its mark
+    <prefix>.fencelock/floors                the floors of purged marks, by their sources
     <prefix>.fencelock/audit/<random id>     what operators did; the revision that created the key gives the order
     <prefix>.fencelock/effects/<resource>/<key>    a job that is done once (`once=`, `fencelock.dispatch`)
 
@@ -9,7 +10,7 @@ Each operation is one Txn. Promise: names are escaped, so two resources never sh
 Never: a decision about a token.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -19,20 +20,15 @@ from fencelock.stores.etcd.guard.block import (
     Area,
     EtcdCondition,
     EtcdWriteBuffer,
-    keeps_value,
     raise_conflict,
-    unmodified,
+    unchanged,
 )
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
-from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, find_conflict, marks_prefix
-from fencelock.stores.quorum.effects import Operations, StoredValue
+from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, find_conflict, floors_key, marks_prefix
+from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
-from fencelock.stores.quorum.guard_codec import (
-    OptimisticGuardCodec,
-    PendingChanges,
-    encode_entry,
-    encode_mark,
-)
+from fencelock.stores.quorum.purging import PurgingGuardCodec
+from fencelock.stores.quorum.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 
 _NAMES_OF_EFFECT = 2
 MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], EtcdWriteBuffer]
@@ -48,13 +44,23 @@ class EtcdGuardLayout(NamedTuple):
         """The key prefix of all marks."""
         return marks_prefix(self.prefix)
 
+    @property
+    def floors(self) -> bytes:
+        """The key of the floors."""
+        return floors_key(self.prefix)
+
+    @property
+    def audit(self) -> bytes:
+        """The key prefix of all audit entries."""
+        return self.prefix + f"{RESERVED}/audit/".encode()
+
     def new_entry(self) -> bytes:
         """Return a new key for an audit entry."""
-        return self.prefix + f"{RESERVED}/audit/{uuid4().hex}".encode()
+        return self.audit + uuid4().hex.encode()
 
     def mark(self, resource: str) -> bytes:
-        """Return the key of a mark."""
-        return self.marks + escape_name(resource).encode()
+        """Return the key of a mark; of the floors for FLOORS."""
+        return self.floors if resource == FLOORS else self.marks + escape_name(resource).encode()
 
     @property
     def all_effects(self) -> bytes:
@@ -74,7 +80,7 @@ class EtcdGuardLayout(NamedTuple):
         return self.prefix + f"{escape_name(resource)}/".encode()
 
 
-class EtcdGuardCodec(OptimisticGuardCodec):
+class EtcdGuardCodec(PurgingGuardCodec):
     """The operations of one connection, over a client that other connections share."""
 
     def __init__(
@@ -91,31 +97,44 @@ class EtcdGuardCodec(OptimisticGuardCodec):
         return {name: _decode_stored(one.response_range.kvs) for name, one in zip(names, answer.responses, strict=True)}
 
     def _read_all(self) -> Operations:
-        answer = yield txn((), (get_prefix(self._layout.marks),))
-        found = {}
-        for one in answer.responses[0].response_range.kvs:
-            name = unescape_name(one.key[len(self._layout.marks) :].decode("utf-8", "replace"))
-            if name is not None:
-                found[name] = _decode_stored([one])
-        return found
+        answer = yield txn((), (get(self._layout.floors), get_prefix(self._layout.marks)))
+        floors, marks = (one.response_range.kvs for one in answer.responses)
+        named = ((self._resource(one.key), one) for one in marks)
+        return {FLOORS: _decode_stored(floors)} | {name: _decode_stored([one]) for name, one in named if name}
+
+    def _resource(self, key: bytes) -> str | None:
+        """Return the resource of a mark's key; None if the guard never writes this key."""
+        return unescape_name(key[len(self._layout.marks) :].decode("utf-8", "replace"))
+
+    def _read_names(self) -> Operations:
+        answer = yield txn((), (get_prefix(self._layout.marks, is_keys_only=True),))
+        return list(filter(None, (self._resource(one.key) for one in answer.responses[0].response_range.kvs)))
+
+    def _read_entries(self) -> Operations:
+        answer = yield txn((), (get_prefix(self._layout.audit),))
+        return [one.value for one in answer.responses[0].response_range.kvs]
+
+    def _find_limited(self, resources: Collection[str]) -> Operations:
+        """Return none: a role's right is to a key, whether or not that exists."""
+        yield from ()
+        return set()
 
     def _find_conflict(self) -> Operations:
         return (yield from find_conflict_of_guard(self._layout))
 
     def _write(self, changes: PendingChanges) -> Operations:
-        conditions = self._marks_unchanged(changes.seen)
-        writes = [put(self._layout.mark(name), encode_mark(mark)) for name, mark in changes.marks.items()]
+        conditions = self._unchanged(changes.seen)
+        places = [(self._layout.mark(name), value) for name, value in changes.writes.items()]
+        writes = [delete(key) if value is None else put(key, value) for key, value in places]
         writes += [put(self._layout.new_entry(), encode_entry(entry)) for entry in changes.entries]
         answer = yield txn((one.compare for one in conditions), writes, (one.read for one in conditions))
         raise_conflict(answer, conditions)
 
-    def _marks_unchanged(self, seen: Mapping[str, StoredValue]) -> list[EtcdCondition]:
-        return [unmodified(self._layout.mark(name), stored.version, _mark_name(name)) for name, stored in seen.items()]
+    def _unchanged(self, seen: Mapping[str, StoredValue]) -> list[EtcdCondition]:
+        return [unchanged(self._layout.mark(name), stored.value, _name(name)) for name, stored in seen.items()]
 
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
-        conditions = [
-            keeps_value(self._layout.mark(name), stored.value or b"", _mark_name(name)) for name, stored in seen.items()
-        ]
+        conditions = self._unchanged(seen)
         if self._locks is not None:
             conditions += yield from self._locks.conditions(request.sequencer)
         areas = {
@@ -163,8 +182,8 @@ def _ask(request: Any) -> Operations:
     return (yield request)
 
 
-def _mark_name(resource: str) -> str:
-    return f"the mark of resource {resource!r}"
+def _name(resource: str) -> str:
+    return "the record of the floors" if resource == FLOORS else f"the mark of resource {resource!r}"
 
 
 def _decode_stored(found: Any) -> StoredValue:

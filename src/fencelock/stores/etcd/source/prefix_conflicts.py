@@ -32,18 +32,26 @@ def conflicts_of_guard(prefix: bytes) -> list[PrefixConflict]:
 
 def conflicts_of_source(prefix: bytes) -> list[PrefixConflict]:
     """Return the guards and sources that a source at the prefix would conflict with."""
-    own = PrefixConflict(marks_prefix(prefix), "is the place of a guard's marks and data")
+    own = [
+        PrefixConflict(key, "is the place of a guard's marks and data")
+        for key in (marks_prefix(prefix), floors_key(prefix))
+    ]
     above = [
         PrefixConflict(marks_prefix(outer) + revoke, f"is within resource {name!r} of the guard at {_shown(outer)}")
         for outer, revoke in _above(prefix)
         if (name := _name(revoke)) is not None
     ]
-    return [own, *above, *_sources_above(prefix)]
+    return [*own, *above, *_sources_above(prefix)]
 
 
 def marks_prefix(prefix: bytes) -> bytes:
     """Return the key prefix of the marks of a guard at this prefix."""
     return prefix + f"{RESERVED}/marks/".encode()
+
+
+def floors_key(prefix: bytes) -> bytes:
+    """Return the key of the floors of a guard at this prefix, which stays when its marks are purged."""
+    return prefix + f"{RESERVED}/floors".encode()
 
 
 def find_conflict(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:

@@ -3,39 +3,41 @@
     <base>/<resource>                              the guarded nodes of a resource: this node, and all below it
     <base>/.fencelock/marks/<resource>             its mark
     <base>/.fencelock/marks/<resource>/<digest>    the digest of the mark that is stored
+    <base>/.fencelock/floors                       the floors of purged marks, by their sources
+    <base>/.fencelock/floors/<digest>              the digest of the floors that are stored
     <base>/.fencelock/audit/<number>               what operators did, in order
     <base>/.fencelock/effects/<resource>/<key>     a job that is done once (`once=`, `fencelock.dispatch`)
 
 ZooKeeper compares versions and never values, and versions come again: on servers that were restored from older data,
 and for a node that was deleted and created again. So each mark has a child named after its digest, which is replaced
-together with the mark, and a block relies on both.
+together with the mark, and a block relies on both. The same is true of the floors. It cannot compare that a node is
+missing either, so the floors' node is created, empty, before the first mark that relies on them.
 
 Each operation is a call of the guard's client. Promise: names are escaped, so two resources never share a node.
 Never: a decision about a token.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
+from kazoo.security import ACL, Permissions
 
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.quorum.effects import Operations, StoredValue
+from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
-from fencelock.stores.quorum.guard_codec import (
-    OptimisticGuardCodec,
-    PendingChanges,
-    encode_entry,
-    encode_mark,
-)
+from fencelock.stores.quorum.purging import PurgingGuardCodec
+from fencelock.stores.quorum.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 from fencelock.stores.zookeeper.guard.block import ANY_VERSION, ZooKeeperCondition, ZooKeeperTransaction, is_cause
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 
 _SEQUENTIAL = 2
 _DIGEST_CHARACTERS = 32
+_READ_AT_ONCE = 500
+"""Nodes that are read in one round trip."""
 
 
 class ZooKeeperGuardLayout(NamedTuple):
@@ -53,12 +55,17 @@ class ZooKeeperGuardLayout(NamedTuple):
         """The parent of all audit entries."""
         return f"{self.base}/{RESERVED}/audit"
 
+    @property
+    def floors(self) -> str:
+        """The node of the floors."""
+        return f"{self.base}/{RESERVED}/floors"
+
     def mark(self, resource: str) -> str:
-        """Return the node of a mark."""
-        return f"{self.marks}/{escape_name(resource)}"
+        """Return the node of a mark; of the floors for FLOORS."""
+        return self.floors if resource == FLOORS else f"{self.marks}/{escape_name(resource)}"
 
     def digest_node(self, resource: str, value: bytes) -> str:
-        """Return the child of a mark that is named after the mark's digest."""
+        """Return the child of a mark that is named after the digest of its value."""
         return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
 
     @property
@@ -79,7 +86,7 @@ class ZooKeeperGuardLayout(NamedTuple):
         return f"{self.base}/{escape_name(resource)}"
 
 
-class ZooKeeperGuardCodec(OptimisticGuardCodec):
+class ZooKeeperGuardCodec(PurgingGuardCodec):
     """The operations of one connection, over a client that other connections share."""
 
     def __init__(self, url: str, layout: ZooKeeperGuardLayout, locks: ZooKeeperColocatedLocks | None) -> None:
@@ -96,12 +103,39 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         paths = [self._layout.mark(name) for name in names]
         found, below, self._session = yield lambda client: (*client.read_with_children(paths), client.session)
         self._digest_nodes.update(zip(names, below, strict=True))
-        return dict(zip(names, found, strict=True))
+        # The node of the floors is empty until the first purge.
+        return {name: one if one.value else one._replace(value=None) for name, one in zip(names, found, strict=True)}
 
     def _read_all(self) -> Operations:
-        parent = self._layout.marks
-        children: list[str] = yield lambda client: client.child_names(parent)
-        return (yield from self._read(filter(None, map(unescape_name, children))))
+        names: list[str] = [FLOORS, *(yield from self._read_names())]
+        found: dict[str, StoredValue] = {}
+        for start in range(0, len(names), _READ_AT_ONCE):
+            found |= yield from self._read(names[start : start + _READ_AT_ONCE])
+        return found
+
+    def _read_names(self) -> Operations:
+        children: list[str] = yield lambda client: client.child_names(self._layout.marks)
+        return list(filter(None, map(unescape_name, children)))
+
+    def _read_entries(self) -> Operations:
+        parent, found = self._layout.audit, []
+        names: list[str] = yield lambda client: client.child_names(parent)
+        for start in range(0, len(names), _READ_AT_ONCE):
+            paths = [f"{parent}/{name}" for name in names[start : start + _READ_AT_ONCE]]
+            stored: list[StoredValue] = yield lambda client, paths=paths: client.read(paths)
+            found += [one.value for one in stored if one.value is not None]
+        return found
+
+    def _find_limited(self, resources: Collection[str]) -> Operations:
+        """Return those whose access list names a writer who may not create marks: an operator created them."""
+        paths = [self._layout.marks, *map(self._layout.mark, resources)]
+        lists: list[list[ACL]] = yield lambda client: client.get_access_lists(paths)
+        makers = _users(lists[0], Permissions.CREATE)
+        if ("world", "anyone") in makers:
+            return set()
+        return {
+            name for name, acls in zip(resources, lists[1:], strict=True) if _users(acls, Permissions.WRITE) - makers
+        }
 
     def _find_conflict(self) -> Operations:
         """Check the base itself only: below a source's base, no node of a guard counts as part of a queue."""
@@ -110,42 +144,47 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         return "is the place of a source of locks" if found[0].value is not None else None
 
     def _write(self, changes: PendingChanges) -> Operations:
-        if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
-            yield lambda client: client.make(self._layout.marks, self._layout.audit)
-        # ZooKeeper cannot compare that a node is still missing, but creating it does. A mark that is not created does
-        # not matter.
-        compared = [name for name, stored in changes.seen.items() if name in changes.marks or stored.value is not None]
-        results: list[Any] = yield lambda client: client.commit(self._operations(changes, compared, client.acl))
-        for name, result in zip(compared, results, strict=False):
+        is_creating = any(changes.seen[name].value is None for name in changes.writes)
+        if is_creating or changes.entries or changes.relies_on_floors:
+            yield lambda client: client.make(self._layout.marks, self._layout.audit, self._layout.floors)
+        results: list[Any] = yield lambda client: client.commit(
+            [*(one for _, one in self._operations(changes, client.acl)), *self._entries(changes, client.acl)]
+        )
+        for (name, _), result in zip(self._operations(changes, []), results, strict=False):
             # A mark that this user may not write has not changed.
             if is_cause(result) and not isinstance(result, NoAuthError):
-                raise ask.ConflictError(f"the mark of resource {name!r} has changed")
+                raise ask.ConflictError(f"{_name(name)} has changed")
         for result in results:
             if is_cause(result):
                 raise result
 
-    def _operations(self, changes: PendingChanges, compared: Iterable[str], acl: Any) -> list[Any]:
-        """Return one operation for each of these marks, in order, and then the others."""
-        marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
-        audit = f"{self._layout.audit}/"
-        entries = [Create(audit, encode_entry(entry), acl, _SEQUENTIAL) for entry in changes.entries]
-        return [*marks, *self._replace_digest_nodes(changes, acl), *entries]
+    def _entries(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
+        for entry in changes.entries:
+            yield Create(f"{self._layout.audit}/", encode_entry(entry), acl, _SEQUENTIAL)
 
-    def _operation(self, name: str, stored: StoredValue, changes: PendingChanges, acl: Any) -> Any:
+    def _operations(self, changes: PendingChanges, acl: Any) -> Iterator[tuple[str, Any]]:
+        """Yield what compares and writes each mark and the floors, with the name that it is about."""
+        for name, stored in changes.seen.items():
+            if name in changes.writes:
+                operations = self._writing(name, stored, changes.writes[name], acl)
+            elif stored.value is not None or name == FLOORS:
+                operations = (CheckVersion(one.path, one.version) for one in self._unchanged(name, stored))
+            else:
+                # ZooKeeper cannot compare that a node is still missing. A mark that is not created does not matter.
+                continue
+            yield from ((name, one) for one in operations)
+
+    def _writing(self, name: str, stored: StoredValue, value: bytes | None, acl: Any) -> Iterator[Any]:
+        """Yield the operations that write or delete a mark, and leave it with its own digest node only."""
         path = self._layout.mark(name)
-        mark = changes.marks.get(name)
-        if mark is None:
-            return CheckVersion(path, stored.version)
-        if stored.value is None:
-            return Create(path, encode_mark(mark), acl, 0)
-        return SetData(path, encode_mark(mark), stored.version)
-
-    def _replace_digest_nodes(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
-        """Yield the operations that leave each new mark with its own digest node only."""
-        for name, mark in changes.marks.items():
-            for old in self._digest_nodes[name]:
-                yield Delete(old, ANY_VERSION)
-            yield Create(self._layout.digest_node(name, encode_mark(mark)), b"", acl, 0)
+        for old in self._digest_nodes[name]:
+            yield Delete(old, ANY_VERSION)
+        if value is None:
+            yield Delete(path, stored.version)
+            return
+        is_missing = stored.value is None and name != FLOORS
+        yield Create(path, value, acl, 0) if is_missing else SetData(path, value, stored.version)
+        yield Create(self._layout.digest_node(name, value), b"", acl, 0)
 
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
         conditions = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
@@ -156,7 +195,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
 
     def _unchanged(self, name: str, stored: StoredValue) -> Iterator[ZooKeeperCondition]:
         """Yield the conditions that hold as long as the mark is the one that was read."""
-        what = f"the mark of resource {name!r}"
+        what = _name(name)
         yield ZooKeeperCondition(self._layout.mark(name), stored.version, what)
         digest_node = self._layout.digest_node(name, stored.value or b"")
         # An operator who wrote a mark by hand has created no such node; the next seal creates it.
@@ -200,3 +239,11 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
             if is_cause(result) and not isinstance(result, (BadVersionError, NoNodeError)):
                 raise result
         return not any(map(is_cause, results))
+
+
+def _name(resource: str) -> str:
+    return "the record of the floors" if resource == FLOORS else f"the mark of resource {resource!r}"
+
+
+def _users(acls: Iterable[ACL], permission: int) -> set[tuple[str, str]]:
+    return {(acl.id.scheme, acl.id.id) for acl in acls if acl.perms & permission}

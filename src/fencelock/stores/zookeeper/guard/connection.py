@@ -21,7 +21,7 @@ from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Finish
 from fencelock.stores.errors import raise_mapped
-from fencelock.stores.quorum.effects import StoredValue
+from fencelock.stores.quorum.stored_values import StoredValue
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, open_client
 from fencelock.stores.zookeeper.connection.errors import (
     OUTCOME_UNKNOWN,
@@ -101,6 +101,11 @@ class ZooKeeperGuardClient:
         found = self._send(lambda client: [client.sync_async("/"), client.get_children_async(path)])
         return _names(*_after_sync(found))
 
+    def get_access_lists(self, paths: Sequence[str]) -> list[list[ACL]]:
+        """Return the access lists of nodes; an empty one for a node that does not exist."""
+        found = self._send(lambda client: [*map(client.get_acls_async, paths)])
+        return [[] if isinstance(one, NoNodeError) else _value_or_raise(one)[0] for one in found]
+
     def make(self, *paths: str) -> None:
         """Create nodes, and those above them, unless they exist."""
         for one in self._send(lambda client: [client.ensure_path_async(path) for path in paths], is_write=True):
@@ -129,11 +134,6 @@ class ZooKeeperGuardClient:
     def get_children(self, path: str) -> list[str]:
         """Return the names of a node's children."""
         return self._one(lambda client: client.get_children_async(path))  # type: ignore[no-any-return]
-
-    def get_acls(self, path: str) -> list[ACL]:
-        """Return a node's access list."""
-        acls, _ = self._one(lambda client: client.get_acls_async(path))
-        return acls  # type: ignore[no-any-return]
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def _one(self, ask: Callable[[ZooKeeperClient], Any]) -> Any:

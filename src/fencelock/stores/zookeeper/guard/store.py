@@ -69,9 +69,9 @@ class ZooKeeperGuard:
 
     def _open_to_all(self, resource: str, path: str) -> list[Finding]:
         try:
-            acls = self._client.get_acls(path)
+            (acls,) = self._client.get_access_lists([path])
         except ZookeeperError:
-            return []  # The node does not exist, or this user may not read its access list.
+            return []  # This user may not read its access list.
         if not any(acl.id.scheme == "world" and acl.perms & _WRITING for acl in acls):
             return []
         return [
