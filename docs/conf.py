@@ -17,7 +17,7 @@ version = release = fencelock.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "pages"]
 # The root of the repository is the source folder, so that every link leads where it leads on a code host.
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**"]
+include_patterns = ["*.md", "docs/**"]
 exclude_patterns = [".*", "docs/_site", "lab", "requirements", "scripts", "src", "tests"]
 source_suffix = {".md": "markdown"}
 

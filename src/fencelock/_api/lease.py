@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 from fencelock._api.credentials import MEMORY
-from fencelock._api.durations import Duration
 from fencelock._api.lock_options import check_timeout
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
@@ -214,12 +213,12 @@ class Lost(BaseLost):
 
     __slots__ = ()
 
-    def wait(self, timeout: Duration | None = None) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
         False: it was released, or the timeout passed.
         """
-        timeout_s = check_timeout(timeout)
+        check_timeout(timeout)
         # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler
         # that runs in this very thread.
         over: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -227,7 +226,7 @@ class Lost(BaseLost):
         def wake() -> None:
             over.put(None)
 
-        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        end_s = math.inf if timeout is None else time.monotonic() + timeout
         record = self._record
         record.when_over(wake)
         try:
