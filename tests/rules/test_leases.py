@@ -661,6 +661,39 @@ def test_h5_replies_that_are_lost_again_and_again_leave_no_orphan(
         assert lease.token == 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (ask.Acquire, lambda source: source.lock("lock").acquire()),
+        (ask.Break, lambda source: source.break_lock("lock", reason="a test")),
+        (ask.Purge, lambda source: source.purge()),
+    ],
+    ids=["acquire", "break", "purge"],
+)
+def test_what_a_lost_reply_may_have_told_stays_in_doubt_while_the_source_is_away(
+    source: fencelock.Source,
+    lost_replies: list[type],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type,
+    call: Callable[[fencelock.Source], object],
+) -> None:
+    lost_replies.append(kind)
+    perform = Pool.perform
+
+    def away_once_lost(self: Any, request: Any) -> Any:
+        if type(request) is kind and not lost_replies:
+            raise fencelock.SourceUnavailableError("the source is away")
+        return perform(self, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "perform", away_once_lost)
+        with pytest.raises(fencelock.OutcomeUnknownError, match=r"the reply never came.*the source is away") as raised:
+            call(source)
+    assert not raised.value.definite
+    with source.lock("lock", timeout=10):
+        pass
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 def test_h3_a_release_that_is_repeated_in_doubt_is_no_loss(

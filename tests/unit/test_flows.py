@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fencelock._flows import renewal
+from fencelock._flows import renewal, signing
 from fencelock._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.model import SourceInfo
+from fencelock.model import SigningKey, SourceInfo
 from fencelock.protocol.source_requests import (
     NOW,
     Acquire,
@@ -22,11 +22,13 @@ from fencelock.protocol.source_requests import (
     ClaimEnded,
     Draw,
     Granted,
+    Keys,
     Listen,
     Now,
     Poll,
     Queued,
     RaiseEpoch,
+    ReadKeys,
     ReadSource,
     Release,
     Released,
@@ -354,6 +356,24 @@ def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
         long_after(hand, lost)
 
 
+@pytest.mark.parametrize(("path", "index"), each_request())
+def test_an_error_after_a_lost_reply_is_definite_only_if_the_request_changes_nothing(path: str, index: int) -> None:
+    """The source is away when it is asked again: nobody knows what the first try has done."""
+    hand = at(path, index)
+    request = hand.request
+    if isinstance(request, DRIVER_REQUESTS | RaiseEpoch | Renew):
+        return  # These are never repeated.
+    hand.throw(OutcomeUnknownError("the reply never came"))
+    is_harmless = isinstance(request, ReadSource | ReserveBlock)
+    away = SourceUnavailableError("the source is away")
+    with pytest.raises(SourceUnavailableError if is_harmless else OutcomeUnknownError, match="is away") as caught:
+        long_after(hand, away)
+    assert caught.value.definite is is_harmless
+    if not is_harmless:
+        assert "the reply never came" in str(caught.value)
+        assert caught.value.__cause__ is away
+
+
 def in_line(timeout_ms: int | None = None) -> Hand:
     """Return the flow of a waiter whose queue entry a request confirmed at 1.5 s, and which polls again at 2 s."""
     hand = Hand(acquire(attempt(), may_wait=True, timeout_ms=timeout_ms))
@@ -543,3 +563,18 @@ def test_raising_an_epoch_is_never_repeated_on_an_unknown_outcome() -> None:
     hand.reply(SourceInfo("source", 1, "history-1", 5, 4096))
     with pytest.raises(OutcomeUnknownError):
         hand.throw(OutcomeUnknownError("lost"))
+
+
+# --- keys -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("done", ["added", "retired"])
+def test_a_key_that_was_changed_is_told_although_it_cannot_be_read_back(done: str) -> None:
+    key = SigningKey("k1", b"a key")
+    if done == "added":
+        hand = Hand(signing.add_key(key, 60))
+    else:
+        hand = Hand(signing.retire_key("k1", is_forced=False))
+        hand.reply(Keys((key,), ()))
+    assert hand.reply(None) == ReadKeys()
+    with pytest.raises(OutcomeUnknownError, match=f"key k1 was {done}") as caught:
+        hand.throw(SourceUnavailableError("the source is away"))
+    assert not caught.value.definite

@@ -6,7 +6,7 @@ signs with a key. Never: a key drawn here, or shown.
 """
 
 from fencelock._flows.retry import ask_source
-from fencelock.errors import ConfigError, SourceError
+from fencelock.errors import ConfigError, OutcomeUnknownError, SourceError
 from fencelock.model import SigningKey
 from fencelock.protocol.source_requests import AddKey, Keys, ReadKeys, RetireKey, SourceFlow
 
@@ -14,7 +14,7 @@ from fencelock.protocol.source_requests import AddKey, Keys, ReadKeys, RetireKey
 def add_key(key: SigningKey, after_s: int) -> SourceFlow[SigningKey]:
     """Keep a new key, with which the source signs in so many seconds; return it with the time of the source's clock."""
     yield from ask_source(AddKey(key, after_s))
-    return _key_of((yield from ask_source(ReadKeys())), key.key_id)
+    return (yield from _read_back(key.key_id, "added"))
 
 
 def retire_key(key_id: str, *, is_forced: bool) -> SourceFlow[SigningKey]:
@@ -28,7 +28,18 @@ def retire_key(key_id: str, *, is_forced: bool) -> SourceFlow[SigningKey]:
             f"force (`--force`, or force=True)"
         )
     yield from ask_source(RetireKey(key_id))
-    return _key_of((yield from ask_source(ReadKeys())), key_id)
+    return (yield from _read_back(key_id, "retired"))
+
+
+def _read_back(key_id: str, done: str) -> SourceFlow[SigningKey]:
+    try:
+        known = yield from ask_source(ReadKeys())
+    except SourceError as error:
+        raise OutcomeUnknownError(
+            f"key {key_id} was {done}, and the source could not be asked from when ({error}): `fencelock keys list` "
+            f"shows it"
+        ) from error
+    return _key_of(known, key_id)
 
 
 def _key_of(known: Keys, key_id: str) -> SigningKey:

@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant("H2 loss is not told", _KEEPER, "        self._call_listeners(record)\n", "", _KEEPING),
     Mutant("H2 expiry leaves its claim", _KEEPER, "        if record.state == EXPIRED:\n", "        if False:\n", _KEEPING),
     Mutant("H3 the answer to a release is thrown away", "_flows/renewal.py", "(yield from release(lock, claim)).was_held", "(yield from release(lock, claim)) is not None", _LEASES),
-    Mutant("H3 a repeated release is a loss", "_flows/retry.py", "Released(was_held=True) if is_in_doubt and isinstance(reply, Released) else reply", "reply", _LEASES),
+    Mutant("H3 a repeated release is a loss", "_flows/retry.py", "Released(was_held=True) if doubts and isinstance(reply, Released) else reply", "reply", _LEASES),
     Mutant("H4 release ends another thread's lease", "_api/lock.py", "own.newest() or self._current", "self._current", _LEASES),
     Mutant("H4 a released lease stays its thread's own", "_api/own_leases.py", "        self.is_returned = True\n        if not self.is_block:\n", "        if False:\n", _LEASES),
     Mutant("H4 ended claim granted again", _SQL, "AND forgotten_us < ? AND ended_digest IS NOT ?", "AND (? OR ? OR 1)", "tests/rules/test_claims.py"),
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant("H7 tasks overtake each other", "_drivers/aio.py", "left_ms = await turn.wait(timeout_ms)", "left_ms = timeout_ms", "tests/unit/test_turns.py"),
     Mutant("G6 a BLOB is written without a token", "stores/sqlite/guard/protection.py", "    if mode == ENFORCE:\n", "    if False:\n", "tests/rules/test_guard_blobs.py"),
     Mutant("G6 another resource's seal will do", _TABLE_SQL, "WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "WHERE NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", _ENFORCED),
-    Mutant("H5 a refusal after a lost reply", "_flows/retry.py", "if is_in_doubt and isinstance(reply, Busy)", "if False and isinstance(reply, Busy)", _FLOWS),
+    Mutant("H5 a refusal after a lost reply", "_flows/retry.py", "if doubts and isinstance(reply, Busy)", "if False and isinstance(reply, Busy)", _FLOWS),
     Mutant("G2 a mark that fell is passed over", _GUARDING, "        elif verdict is Verdict.RAISE:\n            # It was", "        elif False:\n            # It was", "tests/unit/test_guard_flows.py"),
 )  # fmt: skip
 
