@@ -51,22 +51,34 @@ def folder_in_memory(prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
 
 
-def freeze(pid: int, path: Path) -> None:
-    """Stop a child as SIGSTOP does, outside of every write transaction of the SQLite file, its keeper's included.
+def freeze(pid: int, *paths: Path) -> None:
+    """Stop a process as SIGSTOP does, outside of every write transaction of the SQLite files, its keeper's included.
 
     Frozen inside one it would hold the whole file, take-over included: a limit that has tests of its own.
     """
-    wait_until(lambda: _is_frozen_outside(pid, path))
+    wait_until(lambda: _is_frozen_outside(pid, paths))
 
 
-def _is_frozen_outside(pid: int, path: Path) -> bool:
+def _is_frozen_outside(pid: int, paths: tuple[Path, ...]) -> bool:
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG))
+    wait_until(lambda: _is_stopped(pid))
+    if all(_has_no_writer(path) for path in paths):
+        return True
+    os.kill(pid, signal.SIGCONT)
+    return False
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether every thread of a process has stopped; the process need not be a child of this one."""
+    states = [task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return bool(states) and set(states) == {"T"}
+
+
+def _has_no_writer(path: Path) -> bool:
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
-            os.kill(pid, signal.SIGCONT)
             return False
         connection.execute("ROLLBACK")
     return True
