@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fencelock._api.lease import Lease, Lost
     from fencelock._api.lock import Lock, RLock
     from fencelock._api.once import Once
-    from fencelock._api.purging import purge_effects
+    from fencelock._api.purging import purge_effects, purge_marks, set_floor
     from fencelock._api.source import Source, connect
     from fencelock.errors import (
         AcquireTimeoutError,
@@ -71,6 +71,7 @@ __version__ = "0.1.0.dev0"
 _ERRORS = "fencelock.errors"
 _BLOCKS = "fencelock._api.guard_blocks"
 _GUARD = "fencelock._api.guard"
+_PURGING = "fencelock._api.purging"
 _HOOKS = "fencelock.hooks"
 _MODEL = "fencelock.model"
 _HOMES = {
@@ -133,7 +134,9 @@ _HOMES = {
     "dispatch": "fencelock._api.dispatch",
     "guard": _GUARD,
     "inspect_resources": _GUARD,
-    "purge_effects": "fencelock._api.purging",
+    "purge_effects": _PURGING,
+    "purge_marks": _PURGING,
+    "set_floor": _PURGING,
 }
 
 __all__ = [
@@ -197,6 +200,8 @@ __all__ = [
     "guard",
     "inspect_resources",
     "purge_effects",
+    "purge_marks",
+    "set_floor",
 ]
 
 

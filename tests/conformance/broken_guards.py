@@ -225,6 +225,81 @@ class OnlyTheClockCounts(PatientSession):
         check_plausible(resource, token, 0, time.time())
 
 
+class FloorForgotten(PatientSession):
+    """Purges marks, and remembers none of their tokens."""
+
+    def _purge_marks(self, request):
+        count = super()._purge_marks(request)
+        self.inside.floors.clear()
+        return count
+
+
+class FloorForKnownResources(PatientSession):
+    """Keeps the floor of the purged resources alone."""
+
+    def _purge_marks(self, request):
+        self.target.purged = {mark.resource for mark in request.marks}
+        return super()._purge_marks(request)
+
+    def _raise_marks(self, request):
+        floors = self.inside.floors
+        if not self.target.purged.issuperset(request.resources):
+            self.inside.floors = {}
+        super()._raise_marks(request)
+        self.inside.floors = floors
+
+
+class OneFloorForAllSources(PatientSession):
+    def _raise_marks(self, request):
+        self.inside.floors[request.sequencer.source_id] = max(self.inside.floors.values(), default=0)
+        super()._raise_marks(request)
+
+
+class FloorForMissingMarksAlone(PatientSession):
+    """Asks for no floor where a mark without a source stands."""
+
+    def _raise_marks(self, request):
+        floors = self.inside.floors
+        if any(resource in self.inside.marks for resource in request.resources):
+            self.inside.floors = {}
+        super()._raise_marks(request)
+        self.inside.floors = floors
+
+
+class FloorOfTheLastPurge(PatientSession):
+    def _purge_marks(self, request):
+        self.inside.floors.clear()
+        return super()._purge_marks(request)
+
+
+class WhateverTheMarkIsNow(PatientSession):
+    """Purges by the resource's name."""
+
+    def _purge_marks(self, request):
+        marks = tuple(self.inside.marks[mark.resource] for mark in request.marks)
+        return super()._purge_marks(request._replace(marks=marks))
+
+
+class PurgesAtOnce(PatientSession):
+    def _purge_marks(self, request):
+        return self.target.state.purge_marks(request)
+
+
+class AnythingMayGo(PatientSession):
+    def _find_old_marks(self, request):
+        return tuple(mark for mark in self.target.state.marks.values() if mark.source_id == request.source_id)
+
+
+class OnePage(PatientSession):
+    def _find_old_marks(self, request):
+        return super()._find_old_marks(request._replace(after=""))
+
+
+class FloorSetBlindly(PatientSession):
+    def _set_floor(self, request):
+        self.inside.floors[request.floor.source_id] = request.floor.token
+
+
 class OperatorIgnored(PatientSession):
     def _change_mark(self, request):
         pass
@@ -442,6 +517,16 @@ BROKEN_GUARDS = (
     (AnyTokenPlausible, "test_an_implausible_token_is_refused"),
     (OperatorsTokenPlausible, "test_an_implausible_token_is_refused"),
     (OnlyTheClockCounts, "test_a_token_near_the_mark_is_plausible"),
+    (FloorForgotten, "test_a_purged_mark_leaves_a_floor"),
+    (FloorForKnownResources, "test_a_floor_is_for_every_resource_of_its_source"),
+    (OneFloorForAllSources, "test_a_floor_is_for_every_resource_of_its_source"),
+    (FloorForMissingMarksAlone, "test_a_mark_that_has_no_source_yet_is_below_the_floor_too"),
+    (FloorOfTheLastPurge, "test_a_floor_never_falls_by_a_purge"),
+    (WhateverTheMarkIsNow, "test_a_mark_that_was_raised_since_is_not_purged"),
+    (PurgesAtOnce, "test_a_purge_that_is_undone_changes_nothing"),
+    (AnythingMayGo, "test_marks_that_may_not_go_are_not_found"),
+    (OnePage, "test_old_marks_are_found_page_by_page"),
+    (FloorSetBlindly, "test_a_floor_is_set_with_an_audit_entry"),
     (OperatorIgnored, "test_raising_a_mark_to_a_source_refuses_what_it_had_issued"),
     (OperatorIgnored, "test_a_mark_is_lowered_by_an_operator_only"),
     (OperatorIgnored, "test_a_broken_lease_is_outranked"),

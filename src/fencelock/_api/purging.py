@@ -1,15 +1,25 @@
-"""What operators remove from a guard's store: results that nobody asks for any more.
+"""What operators remove from a guard's store: results that nobody asks for any more, and marks that nobody needs.
 
-Promise: nothing is removed that is in doubt, or that the last lease of a resource may ask for again.
+Promise: no result is removed that is in doubt, or that the last lease of a resource may ask for again. What a removed
+mark refused, the floor of its source refuses.
 """
 
+from typing import TYPE_CHECKING
+
 from fencelock._api.guard import operate_on
+from fencelock._flows import purging
+from fencelock._flows.purging import Tokens
 from fencelock.errors import ConfigError
+from fencelock.model import check_name, check_reason, check_token, default_holder
 from fencelock.protocol.generators import ask
-from fencelock.protocol.guard_requests import PurgeEffects
+from fencelock.protocol.guard_requests import Floor, PurgeEffects
+
+if TYPE_CHECKING:
+    from fencelock._api.source import Source
 
 MAX_AGE_S = 1_000_000_000
-"""The longest time, 31 years, for which a purge can leave results."""
+"""The longest time, 31 years, for which a purge can leave something."""
+MAX_SOURCE_ID_BYTES = 64
 _MS_PER_S = 1000
 
 
@@ -19,7 +29,50 @@ def purge_effects(url: str, *, older_than: float) -> int:
     Returns how many results there were. A key that is forgotten can be done again: `older_than` is the time after which
     nobody asks for a key a second time. What is in doubt stays, and so does what the last lease of a resource did.
     """
+    return operate_on(url, ask(PurgeEffects(_checked_ms(older_than))))
+
+
+def purge_marks(url: str, *, source: "Source | str", older_than: float) -> int:
+    """Forget marks at `url` that were not written for `older_than` seconds, and return how many there were.
+
+    `source` is the source of the locks, or its URL: only marks of its tokens go. The highest token that goes becomes
+    the floor of the source: from then on a resource without a mark is sealed only above it. A holder whose token is
+    older, and who seals a resource for the first time, gets StaleTokenError, and acquires its lock again.
+
+    These marks stay: those of running leases, of resources that protect a table, that require signatures or that were
+    moved by `rebind`, and a mark above the source's last token.
+    """
+    age_ms = _checked_ms(older_than)
+    if isinstance(source, str):
+        from fencelock._api.source import connect
+
+        with connect(source) as connected:
+            tokens = _tokens_of(connected)
+    else:
+        tokens = _tokens_of(source)
+    return operate_on(url, purging.purge_marks(tokens, age_ms, default_holder()))
+
+
+def set_floor(url: str, source_id: str, token: int, *, reason: str) -> None:
+    """Set the floor of purged marks of one source at `url`: the remedy for one that is too high; 0 removes it.
+
+    A lower floor lets stale writers in if marks up to the old one were purged. After `url` was restored from a backup,
+    raise it to the source's last token, as `fencelock marks --raise-to` does: then the resources whose marks the backup
+    lacks refuse older tokens.
+    """
+    check_name(source_id, what="source id", limit_bytes=MAX_SOURCE_ID_BYTES)
+    floor = Floor(source_id, token and check_token(token))
+    operate_on(url, purging.set_floor(floor, default_holder(), check_reason(reason)))
+
+
+def _tokens_of(source: "Source") -> Tokens:
+    # In this order: a lease that was granted in between has a token above the counter.
+    info = source.describe()
+    return Tokens(info, frozenset(lock.token for lock in source.locks() if lock.is_held and lock.token is not None))
+
+
+def _checked_ms(older_than: float) -> int:
     seconds: object = older_than  # From untyped code it may be anything; `not … >= 0` is true of NaN.
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_AGE_S:
         raise ConfigError(f"older_than must be seconds from 0 to {MAX_AGE_S}, not {older_than!r}")
-    return operate_on(url, ask(PurgeEffects(int(seconds * _MS_PER_S))))
+    return int(seconds * _MS_PER_S)

@@ -9,7 +9,7 @@ from fencelock._flows.admit import admit
 from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.guarding import check_bound, check_lasts, check_lock, read_marks
 from fencelock._flows.tenure import Scope
-from fencelock.errors import FencelockError, GuardError, WrongLockError
+from fencelock.errors import FencelockError, GuardError, StaleTokenError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
@@ -164,17 +164,28 @@ def raise_to(
     yield Commit()
 
 
-@retry_on_conflict
 def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> GuardFlow[None]:
-    """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
+    """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5).
+
+    A resource may once have had a mark of that source, which was purged: then its mark becomes the floor (G15).
+    """
     check_lasts(scope, source.source_id)
+    try:
+        yield from _rebind(scope, lock, source, 0, who, reason)
+    except StaleTokenError as below_floor:
+        yield from _rebind(scope, lock, source, below_floor.mark, who, reason)
+
+
+@retry_on_conflict
+def _rebind(scope: Scope, lock: str, source: SourceInfo, at_least: int, who: str, reason: str) -> GuardFlow[None]:
     yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         _check_not_below(mark, source.last_token, "run `fencelock epoch --raise` on that source")
-        moved = Mark(mark.resource, lock, mark.token, source.source_id, source.history_id)
+        token = max(mark.token, at_least)
+        moved = Mark(mark.resource, lock, token, source.source_id, source.history_id)
         why = f"{reason} (from lock {mark.lock!r} to {lock!r})"
-        yield ChangeMark(moved, _entry("rebind", mark, mark.token, who, why))
+        yield ChangeMark(moved, _entry("rebind", mark, token, who, why))
     yield Commit()
 
 

@@ -91,7 +91,7 @@ def _restore_marks(scope: Scope, source: SourceInfo, who: str, reason: str) -> G
     """Lower each mark to the source's last token, and bind it again if lock or source was poisoned too.
 
     A mark that any lease has sealed becomes an operator's, since its token may be forged as well: the holder of the
-    lock acquires it again.
+    lock acquires it again. A token of another source says nothing about this one's: the mark becomes the last token.
     """
     yield Begin()
     moved = []
@@ -99,7 +99,7 @@ def _restore_marks(scope: Scope, source: SourceInfo, who: str, reason: str) -> G
         is_bound = mark.lock == scope.lock and mark.source_id in (None, source.source_id)
         if is_bound and mark.token <= source.last_token and mark.digest is None:
             continue
-        token = min(mark.token, source.last_token)
+        token = min(mark.token, source.last_token) if mark.source_id == source.source_id else source.last_token
         action = "lower" if is_bound else "rebind"
         entry = AuditEntry(action, mark.resource, mark.token, token, who, f"poisoned: {reason}")
         yield ChangeMark(Mark(mark.resource, scope.lock, token, source.source_id, source.history_id), entry)

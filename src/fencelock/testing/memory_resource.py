@@ -17,33 +17,10 @@ from fencelock.errors import GuardError, SourceUnavailableError, UnfencedWriteEr
 from fencelock.model import Mark, Protection, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import check_plausible, unsupported
+from fencelock.testing.memory_state import MemoryResourceState
 
 _WHEN = "1970-01-01T00:00:00Z"
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
-
-
-class MemoryResourceState:
-    """Everything that a resource in memory keeps."""
-
-    def __init__(self) -> None:
-        self.marks: dict[str, Mark] = {}
-        self.tables: dict[str, Protection] = {}
-        self.observed: dict[tuple[str, str, str], int] = {}
-        self.audit: list[ask.AuditEntry] = []
-        self.data: dict[tuple[str, str], Any] = {}
-        self.effects: dict[tuple[str, str], ask.Effect] = {}
-
-    def copy(self) -> "MemoryResourceState":
-        """Return an equal, independent state."""
-        twin = type(self)()
-        for name, value in vars(self).items():
-            setattr(twin, name, value.copy())
-        return twin
-
-    def observe(self, resource: str, table: str, kind: str) -> None:
-        """Count a write that enforcement would have refused."""
-        key = (resource, table, kind)
-        self.observed[key] = self.observed.get(key, 0) + 1
 
 
 class MemoryResource:
@@ -242,8 +219,7 @@ class MemoryResourceSession:
 
     def _raise_marks(self, request: ask.RaiseMarks) -> None:
         for resource in request.resources:
-            self._check_plausible(resource, request.sequencer.token)
-            self.inside.marks[resource] = sealed_mark(resource, request.sequencer)
+            self._write(sealed_mark(resource, request.sequencer))
 
     def _close_marks(self, request: ask.CloseMarks) -> None:
         marks, digest = self.inside.marks, digest_of_claim(request.claim)
@@ -252,15 +228,26 @@ class MemoryResourceSession:
                 marks[resource] = replace(marks[resource], is_closed=True)
 
     def _change_mark(self, request: ask.ChangeMark) -> None:
-        mark = request.mark
-        if not request.is_implausible:
-            self._check_plausible(mark.resource, mark.token)
         self.inside.audit.append(request.entry)
-        self.inside.marks[mark.resource] = mark
+        self._write(request.mark, is_implausible=request.is_implausible)
+
+    def _write(self, mark: Mark, *, is_implausible: bool = False) -> None:
+        if not is_implausible:
+            self._check_plausible(mark.resource, mark.token)
+        self.inside.write_mark(mark, self.target.unix_s())
 
     def _check_plausible(self, resource: str, token: int) -> None:
         before = self.inside.marks.get(resource)
         check_plausible(resource, token, before.token if before else 0, self.target.unix_s())
+
+    def _find_old_marks(self, request: ask.FindOldMarks) -> tuple[Mark, ...]:
+        return self.target.state.find_old_marks(request, self.target.unix_s())
+
+    def _purge_marks(self, request: ask.PurgeMarks) -> int:
+        return self.inside.purge_marks(request)
+
+    def _set_floor(self, request: ask.SetFloor) -> None:
+        self.inside.set_floor(request)
 
     def _write_audit(self, request: ask.WriteAudit) -> None:
         self.inside.audit.append(request.entry)
@@ -305,6 +292,7 @@ class MemoryResourceSession:
                 for key, times in state.observed.items()
                 if wanted in (None, key[0])
             ),
+            floors=tuple(ask.Floor(*floor) for floor in sorted(state.floors.items()) if floor[1]),
         )
 
     ANSWERS: ClassVar[dict[type, str]] = {
@@ -324,6 +312,9 @@ class MemoryResourceSession:
         ask.CloseMarks: "_close_marks",
         ask.ChangeMark: "_change_mark",
         ask.WriteAudit: "_write_audit",
+        ask.FindOldMarks: "_find_old_marks",
+        ask.PurgeMarks: "_purge_marks",
+        ask.SetFloor: "_set_floor",
         ask.ReadProtections: "_read_protections",
         ask.Protect: "_protect",
         ask.Unprotect: "_unprotect",

@@ -4,13 +4,16 @@ Promise: a value is a tuple of increments, so the oracle sees a lost increment i
 store ends a transaction whose session sleeps for too long, as a server with an idle limit does (G3).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencelock.model import Mark, Protection
 from fencelock.protocol import guard_requests as ask
-from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession, MemoryResourceState
+from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 from fencelock_lab.simulator.kernel import SimulatedKernel
 from fencelock_lab.simulator.oracle import ResourceOracle
+
+if TYPE_CHECKING:
+    from fencelock.testing.memory_state import MemoryResourceState
 
 KEY = "value"
 

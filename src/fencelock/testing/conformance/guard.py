@@ -4,10 +4,11 @@ from fencelock.testing.conformance.effects import EffectChecks
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.keeping import KeepingChecks
 from fencelock.testing.conformance.proofs import MarkProofChecks
+from fencelock.testing.conformance.purging import PurgeChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
 
-class GuardConformance(SealChecks, MarkProofChecks, EnforcementChecks, KeepingChecks, EffectChecks):
+class GuardConformance(SealChecks, MarkProofChecks, EnforcementChecks, KeepingChecks, EffectChecks, PurgeChecks):
     """Check every rule that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):

@@ -14,6 +14,7 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import unsupported
 from fencelock.stores.sqlite.connection.errors import FAULTS
+from fencelock.stores.sqlite.guard import purging
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, is_denial
 from fencelock.stores.sqlite.guard.marks import SQLiteMarks, trigger_message
 from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
@@ -147,6 +148,17 @@ class SQLiteGuardConnection:
     def _write_audit(self, request: ask.WriteAudit) -> None:
         self.marks.write_audit(request.entry)
 
+    # --- the floor of purged marks ---
+    def _find_old_marks(self, request: ask.FindOldMarks) -> tuple[Mark, ...]:
+        self.database.drop_if_replaced()
+        return self.database.read(lambda: purging.find_old_marks(SQLiteMarks(self.native, self.database.path), request))
+
+    def _purge_marks(self, request: ask.PurgeMarks) -> int:
+        return purging.purge_marks(self.marks, request)
+
+    def _set_floor(self, request: ask.SetFloor) -> None:
+        purging.set_floor(self.marks, request)
+
     # --- effects ---
     def _begin_effect(self, request: ask.BeginEffect) -> ask.Effect | None:
         return self.marks.begin_effect(request.resource, request.effect)
@@ -204,6 +216,9 @@ class SQLiteGuardConnection:
         ask.CloseMarks: _close_marks,
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
+        ask.FindOldMarks: _find_old_marks,
+        ask.PurgeMarks: _purge_marks,
+        ask.SetFloor: _set_floor,
         ask.BeginEffect: _begin_effect,
         ask.ReadEffect: _read_effect,
         ask.WriteEffect: _write_effect,
@@ -221,7 +236,10 @@ def read_everything(marks: SQLiteMarks, resource: str | None) -> ask.ResourceRep
     if not marks.has_schema():
         return ask.ResourceReport((), (), ())
     return ask.ResourceReport(
-        marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource)
+        marks.read_all(resource),
+        read_protections(marks, resource),
+        marks.read_observed(resource),
+        floors=marks.read_floors(),
     )
 
 

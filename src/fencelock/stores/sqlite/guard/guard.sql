@@ -27,12 +27,14 @@ VALUES (:resource, :lock, nullif(:token, 0), :source_id, :history_id, :digest, :
 -- Change a mark; a trigger of the file refuses what no lease may write.
 UPDATE main.fencelock_mark
 SET lock = :lock, token = nullif(:token, 0), source_id = :source_id, history_id = :history_id,
-    digest = :digest, is_closed = :is_closed, audit_id = ifnull(:audit_id, audit_id)
+    digest = :digest, is_closed = :is_closed, audit_id = ifnull(:audit_id, audit_id),
+    raised_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE resource = :resource;
 
 -- name: close_mark
 -- Close the mark of the lease with this digest, which was made from its claim.
-UPDATE main.fencelock_mark SET is_closed = 1 WHERE resource = :resource AND digest = :digest;
+UPDATE main.fencelock_mark SET is_closed = 1, raised_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE resource = :resource AND digest = :digest;
 
 -- name: write_audit
 -- Record an operator's action; the table adds the time.
@@ -184,3 +186,42 @@ WHERE result IS NOT NULL
         SELECT 1 FROM main.fencelock_mark AS mark
         WHERE mark.resource = fencelock_effect.resource AND mark.token = fencelock_effect.token
     );
+
+-- name: find_old_marks
+-- The marks of a source that were not written for so long, and may be purged, in the order of their resources.
+SELECT resource, lock, token, source_id, history_id, digest, is_closed
+FROM main.fencelock_mark AS mark
+WHERE source_id = :source_id AND token IS NOT NULL AND resource > :after
+    AND raised_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-' || (:older_than_ms / 1000.0) || ' seconds')
+    AND NOT EXISTS (SELECT 1 FROM main.fencelock_protected AS entry WHERE entry.resource = mark.resource)
+    AND NOT (
+        audit_id IS NOT NULL AND EXISTS (
+            SELECT 1 FROM main.fencelock_audit AS entry WHERE entry.resource = mark.resource AND entry.action = 'rebind'
+        )
+    )
+ORDER BY resource LIMIT :limit;
+
+-- name: keeps_mark
+-- Whether the mark of a resource is never purged: it protects a table, or an operator has moved it.
+SELECT EXISTS (SELECT 1 FROM main.fencelock_protected AS entry WHERE entry.resource = mark.resource) OR (
+    audit_id IS NOT NULL AND EXISTS (
+        SELECT 1 FROM main.fencelock_audit AS entry WHERE entry.resource = mark.resource AND entry.action = 'rebind'
+    )
+)
+FROM main.fencelock_mark AS mark WHERE resource = :resource;
+
+-- name: forget_mark
+-- Delete a mark; a trigger of the file refuses one that the floor does not cover.
+DELETE FROM main.fencelock_mark WHERE resource = :resource;
+
+-- name: add_floor
+-- The first floor of a source.
+INSERT INTO main.fencelock_floor (source_id, token, audit_id) VALUES (:source_id, :token, :audit_id);
+
+-- name: set_floor
+-- Set the floor of a source, by the authority of an audit entry.
+UPDATE main.fencelock_floor SET token = :token, audit_id = :audit_id WHERE source_id = :source_id;
+
+-- name: read_floors
+-- The floors of all sources.
+SELECT source_id, token FROM main.fencelock_floor WHERE token > 0 ORDER BY source_id;

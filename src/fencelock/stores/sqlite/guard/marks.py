@@ -12,8 +12,8 @@ from typing import Any
 
 from fencelock.errors import UnprotectedTableError
 from fencelock.model import Mark, Sequencer, digest_of_claim, token_ceiling
-from fencelock.protocol.guard_requests import AuditEntry, Effect, Observation
-from fencelock.stores.errors import GUARD_PART, check_schema_number, implausible
+from fencelock.protocol.guard_requests import AuditEntry, Effect, Floor, Observation
+from fencelock.stores.errors import GUARD_PART, below_floor, check_schema_number, implausible
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -26,6 +26,8 @@ TABLES = frozenset(f"{PREFIX}{name}" for name in SCHEMA if SCHEMA[name].startswi
 _TRIGGER_PREFIX = "fencelock: "
 _IMPLAUSIBLE = "this token is implausible"
 """How the message of the triggers `plausible_raise` and `plausible_first` begins."""
+_BELOW_FLOOR = "this resource has no mark of this source"
+"""The same for `above_floor_first` and `above_floor_bound`."""
 
 
 class SQLiteMarks:
@@ -78,11 +80,11 @@ class SQLiteMarks:
         if not self.has_schema():
             return {}
         rows = (self.ask(SQL.read_mark, {"resource": resource}) for resource in resources)
-        return {row[0][0]: _mark(row[0]) for row in rows if row}
+        return {row[0][0]: mark_of(row[0]) for row in rows if row}
 
     def read_all(self, resource: str | None) -> tuple[Mark, ...]:
         """Return the mark of one resource, or all marks."""
-        return tuple(map(_mark, self.ask(SQL.read_marks, {"resource": resource})))
+        return tuple(map(mark_of, self.ask(SQL.read_marks, {"resource": resource})))
 
     def write(self, mark: Mark, audit_id: int | None = None) -> None:
         """Write a mark; triggers in the file refuse an illegal change, and an implausible token."""
@@ -101,7 +103,11 @@ class SQLiteMarks:
             if self.native.execute(SQL.update_mark, row).rowcount == 0:
                 self.native.execute(SQL.insert_mark, row)
         except sqlite3.IntegrityError as error:
-            if not (trigger_message(error) or "").startswith(_IMPLAUSIBLE):
+            refusal = trigger_message(error) or ""
+            if refusal.startswith(_BELOW_FLOOR) and mark.source_id is not None:
+                floor = Floor(mark.source_id, self.floor_of(mark.source_id))
+                raise below_floor(mark.resource, mark.token, floor) from error
+            if not refusal.startswith(_IMPLAUSIBLE):
                 raise
             before = self.read((mark.resource,)).get(mark.resource)
             ceiling = token_ceiling(time.time(), before.token if before else 0)
@@ -110,6 +116,14 @@ class SQLiteMarks:
     def close(self, resource: str, claim: str) -> None:
         """Close the resource's mark, if it belongs to the lease with this claim."""
         self.native.execute(SQL.close_mark, {"resource": resource, "digest": digest_of_claim(claim)})
+
+    def read_floors(self) -> tuple[Floor, ...]:
+        """Return the floor of each source of which marks were purged."""
+        return tuple(Floor(*row) for row in self.ask(SQL.read_floors))
+
+    def floor_of(self, source_id: str) -> int:
+        """Return the floor of a source; 0 if it has none."""
+        return dict(self.read_floors()).get(source_id, 0)
 
     def write_audit(self, entry: AuditEntry, *, is_implausible: bool = False) -> int | None:
         """Add an audit entry and return its number."""
@@ -210,7 +224,8 @@ class SQLiteMarks:
         return tuple(Observation(*row) for row in rows)
 
 
-def _mark(row: tuple[Any, ...]) -> Mark:
+def mark_of(row: tuple[Any, ...]) -> Mark:
+    """Return the mark of a row."""
     resource, lock, token, source_id, history_id, digest, is_closed = row
     return Mark(resource, lock, token, source_id, history_id, digest, bool(is_closed))
 

@@ -36,7 +36,7 @@ CREATE TABLE main.fencelock_audit (
 
 -- name: mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that the mark belongs to (NULL: an
--- operator's). `audit_id` is the entry of the last change by an operator.
+-- operator's). `audit_id` is the entry of the last change by an operator, `raised_at` (UTC) the time of the last write.
 CREATE TABLE main.fencelock_mark (
     resource TEXT PRIMARY KEY,
     lock TEXT NOT NULL,
@@ -45,7 +45,17 @@ CREATE TABLE main.fencelock_mark (
     history_id TEXT,
     digest TEXT,
     is_closed INTEGER NOT NULL DEFAULT 0 CHECK (is_closed IN (0, 1)),
-    audit_id INTEGER REFERENCES fencelock_audit (id)
+    audit_id INTEGER REFERENCES fencelock_audit (id),
+    raised_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+) STRICT, WITHOUT ROWID;
+
+-- name: floor
+-- The highest token of each source up to which marks were purged: a resource without a mark admits only tokens above it
+-- (G15). `audit_id` is the entry of the last change.
+CREATE TABLE main.fencelock_floor (
+    source_id TEXT PRIMARY KEY,
+    token INTEGER NOT NULL CHECK (token BETWEEN 0 AND 9223372036854775807),
+    audit_id INTEGER NOT NULL REFERENCES fencelock_audit (id)
 ) STRICT, WITHOUT ROWID;
 
 -- name: never
@@ -196,11 +206,76 @@ BEGIN
     SELECT RAISE(ABORT, 'fencelock: this resource has a mark already: it may be updated, not replaced');
 END;
 
--- name: keep_mark_forever
--- Refuse to delete a mark: without it every old token would be admitted again.
-CREATE TRIGGER main.fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark
+-- name: above_floor_first
+-- Refuse the first mark of a resource whose token is not above the floor of its source: it may be older than a mark that
+-- was purged (G15). An operator's mark may equal the floor, for it admits only higher tokens.
+CREATE TRIGGER main.fencelock_above_floor_first BEFORE INSERT ON fencelock_mark
+WHEN EXISTS (
+    SELECT 1 FROM fencelock_floor AS floor
+    WHERE floor.source_id = NEW.source_id AND ifnull(NEW.token, 0) < floor.token + (NEW.digest IS NOT NULL)
+)
 BEGIN
-    SELECT RAISE(ABORT, 'fencelock: a mark is never deleted. To stop enforcing it, run fencelock unprotect');
+    SELECT RAISE(ABORT, 'fencelock: this resource has no mark of this source, and marks of the source with this token or a higher one were purged here. Nothing was written; acquire the lock again');
+END;
+
+-- name: above_floor_bound
+-- The same for a mark that gets a source which it did not have.
+CREATE TRIGGER main.fencelock_above_floor_bound BEFORE UPDATE ON fencelock_mark
+WHEN NEW.source_id IS NOT OLD.source_id AND EXISTS (
+    SELECT 1 FROM fencelock_floor AS floor
+    WHERE floor.source_id = NEW.source_id AND ifnull(NEW.token, 0) < floor.token + (NEW.digest IS NOT NULL)
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: this resource has no mark of this source, and marks of the source with this token or a higher one were purged here. Nothing was written; acquire the lock again');
+END;
+
+-- name: keep_mark_forever
+-- Refuse to delete a mark, for without it old tokens would be admitted again: except one whose source has a floor that
+-- refuses them, whose resource protects no table, and which was never moved from another lock or source (G15).
+CREATE TRIGGER main.fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark
+WHEN NOT EXISTS (
+        SELECT 1 FROM fencelock_floor AS floor WHERE floor.source_id = OLD.source_id AND floor.token >= OLD.token
+    )
+    OR EXISTS (SELECT 1 FROM fencelock_protected AS entry WHERE entry.resource = OLD.resource)
+    OR (
+        OLD.audit_id IS NOT NULL
+        AND EXISTS (SELECT 1 FROM fencelock_audit AS entry WHERE entry.resource = OLD.resource AND entry.action = 'rebind')
+    )
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a mark is never deleted, except by fencelock purge --marks. To stop enforcing it, run fencelock unprotect');
+END;
+
+-- name: keep_floor
+-- A floor only rises; an operator's new audit entry for exactly that change may lower it.
+CREATE TRIGGER main.fencelock_keep_floor BEFORE UPDATE ON fencelock_floor
+WHEN NOT (
+    NEW.source_id = OLD.source_id AND NEW.audit_id >= OLD.audit_id
+    AND (
+        NEW.token >= OLD.token
+        OR NEW.audit_id > OLD.audit_id AND EXISTS (
+            SELECT 1 FROM fencelock_audit AS entry
+            WHERE entry.id = NEW.audit_id AND entry.action = 'floor'
+                AND entry.from_token = OLD.token AND entry.to_token = NEW.token
+        )
+    )
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a floor only goes up. An operator may lower it, with a reason: see fencelock marks --help');
+END;
+
+-- name: keep_floor_row
+-- Refuse to replace a floor.
+CREATE TRIGGER main.fencelock_keep_floor_row BEFORE INSERT ON fencelock_floor
+WHEN EXISTS (SELECT 1 FROM fencelock_floor WHERE source_id = NEW.source_id)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: this source has a floor already: it may be updated, not replaced');
+END;
+
+-- name: keep_floor_forever
+-- Refuse to delete a floor: without it every token that was purged would be admitted again.
+CREATE TRIGGER main.fencelock_keep_floor_forever BEFORE DELETE ON fencelock_floor
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a floor is never deleted. An operator may lower it: see fencelock marks --help');
 END;
 
 -- name: keep_audit
