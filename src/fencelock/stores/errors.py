@@ -149,11 +149,11 @@ def implausible(resource: str, token: int, ceiling: int) -> ImplausibleTokenErro
     )
 
 
-def check_above_floor(mark: Mark, floor: Floor) -> None:
+def check_above_floor(mark: Mark, floor: Floor | None) -> None:
     """Raise StaleTokenError for a mark that its resource gets with a source that it did not have, and that the floor of
     that source does not admit (G15). An operator's mark may equal the floor, for it admits only higher tokens.
     """
-    if mark.token < floor.token + (mark.digest is not None):
+    if floor is not None and mark.token < floor.token + (mark.digest is not None):
         raise below_floor(mark.resource, mark.token, floor)
 
 
