@@ -102,11 +102,14 @@ BEGIN
         PERFORM fencelock.check_signature(p_resource, p_shown);
     END IF;
     PERFORM fencelock.check_plausible(p_resource, p_shown.token, coalesce(mark.token, 0));
-    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, digest)
-    VALUES (p_resource, p_shown.lock, p_shown.token, p_shown.source_id, p_shown.history_id, p_shown.digest)
-    ON CONFLICT (resource) DO UPDATE
-    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
-        digest = excluded.digest, is_closed = false;
+    UPDATE fencelock.mark
+    SET lock = p_shown.lock, token = p_shown.token, source_id = p_shown.source_id, history_id = p_shown.history_id,
+        digest = p_shown.digest, is_closed = false, raised_at = clock_timestamp()
+    WHERE resource = p_resource;
+    IF NOT FOUND THEN
+        INSERT INTO fencelock.mark (resource, lock, token, source_id, history_id, digest)
+        VALUES (p_resource, p_shown.lock, p_shown.token, p_shown.source_id, p_shown.history_id, p_shown.digest);
+    END IF;
 END
 $$;
 
@@ -137,7 +140,7 @@ DECLARE
 BEGIN
     FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
         PERFORM fencelock.begin_change(wanted);
-        UPDATE fencelock.mark SET is_closed = true WHERE resource = wanted AND digest = own_digest;
+        UPDATE fencelock.mark SET is_closed = true, raised_at = clock_timestamp() WHERE resource = wanted AND digest = own_digest;
     END LOOP;
 END
 $$;
@@ -237,10 +240,13 @@ BEGIN
     IF NOT p_is_implausible THEN
         PERFORM fencelock.check_plausible(p_resource, p_token, coalesce(before.token, 0));
     END IF;
-    INSERT INTO fencelock.mark AS mark (resource, lock, token, source_id, history_id, digest, is_closed, audit_id)
-    VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_digest, p_is_closed, p_audit_id)
-    ON CONFLICT (resource) DO UPDATE
-    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
-        digest = excluded.digest, is_closed = excluded.is_closed, audit_id = excluded.audit_id;
+    UPDATE fencelock.mark
+    SET lock = p_lock, token = nullif(p_token, 0), source_id = p_source_id, history_id = p_history_id, digest = p_digest,
+        is_closed = p_is_closed, audit_id = p_audit_id, raised_at = clock_timestamp()
+    WHERE resource = p_resource;
+    IF NOT FOUND THEN
+        INSERT INTO fencelock.mark (resource, lock, token, source_id, history_id, digest, is_closed, audit_id)
+        VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_digest, p_is_closed, p_audit_id);
+    END IF;
 END
 $$;

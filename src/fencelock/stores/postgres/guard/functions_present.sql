@@ -1,5 +1,5 @@
 -- The guard's functions, second file: presenting a lease, and the triggers that require it. store.py installs the files
--- in this order: schema, functions_rights, functions_present, functions_effects, functions_marks, protection.
+-- in this order: schema, functions_rights, functions_present, functions_effects, functions_marks, functions_floors, protection.
 --
 -- A transaction that holds a lease presents it: `offer` takes the resource's advisory lock, shared, compares the mark,
 -- and records the result in a setting that is local to the transaction and whose name only these functions can compute.
@@ -13,7 +13,7 @@
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006 a
 -- transaction that cannot do it, FL007 the guarded transaction ended before, FL009 a forbidden change of a mark, FL010 a
 -- table that cannot be protected, FL012 an implausible token, FL013 a signature that is missing or wrong, FL014 a role
--- without a right, FL015 a role or a mark that does not exist, FL018 a table that was rebuilt without its triggers.
+-- without a right, FL015 a role or a mark that does not exist, FL017 a token that is not above the floor of purged marks, FL018 a table that was rebuilt without its triggers.
 -- Errors about a resource carry in their DETAIL, as JSON, the resource, and the numbers or the role.
 
 -- name: create_mark_key

@@ -56,6 +56,30 @@ SELECT fencelock.change_mark(
     $1::text, $2::bytea, $3::bigint, $4::text, $5::text, $6::text, $7::boolean, $8::text, $9::boolean,
     fencelock.write_audit($10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::text));
 
+-- name: find_old_marks
+-- The marks of a source that were not written for so long, and that a floor may stand for: so many after one resource.
+SELECT resource, lock, token, source_id, history_id, digest, is_closed FROM fencelock.mark AS mark
+WHERE source_id = $1::text
+    AND raised_at <= pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $2::bigint / 1000.0)
+    AND resource > $3::text AND fencelock.is_purgeable(mark)
+ORDER BY resource LIMIT $4::bigint;
+
+-- name: purge_marks
+-- Forget marks under a floor, and write the audit entry if there were any; returns how many.
+WITH purged AS MATERIALIZED (SELECT fencelock.purge_marks($1::jsonb, $2::text, $3::bigint) AS times)
+SELECT times, CASE WHEN times > 0 THEN
+    fencelock.write_audit($4::text, $5::text, $6::text, $7::bigint, $8::bigint, $9::text) END
+FROM purged;
+
+-- name: set_floor
+-- Set the floor of a source for an operator, by the audit entry that permits it.
+SELECT fencelock.set_floor($1::text, $2::bigint, $6::bigint,
+    fencelock.write_audit($3::text, $4::text, $5::text, $6::bigint, $7::bigint, $8::text));
+
+-- name: show_floors
+-- The floor of each source.
+SELECT source_id, token FROM fencelock.floor WHERE token > 0 ORDER BY source_id;
+
 -- name: write_audit
 -- Write an audit entry that changes no mark.
 SELECT fencelock.write_audit($1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::text);

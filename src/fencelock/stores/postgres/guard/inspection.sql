@@ -86,6 +86,7 @@ SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fencelock.protected_table AS protected JOIN pg_class ON oid = protected.relation
     WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
     has_table_privilege('fencelock.mark', 'INSERT, UPDATE, DELETE, TRUNCATE')
+    OR has_table_privilege('fencelock.floor', 'INSERT, UPDATE, DELETE, TRUNCATE')
     OR has_table_privilege('fencelock.guard_right', 'INSERT, UPDATE')
     OR has_table_privilege('fencelock.guard_key', 'SELECT, INSERT, UPDATE')
     OR has_table_privilege('fencelock.guard', 'SELECT') OR has_schema_privilege('fencelock', 'CREATE')
@@ -97,10 +98,11 @@ FROM pg_roles WHERE rolname = current_user;
 -- Roles besides the owner with rights on these tables, granted by hand or by default privileges.
 SELECT DISTINCT coalesce(nullif(granted.grantee, 0)::regrole::text, 'PUBLIC'), class.relname
 FROM pg_class AS class CROSS JOIN LATERAL aclexplode(class.relacl) AS granted
-WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation', 'guard_key', 'guard_right')
+WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN (
+        'mark', 'floor', 'guard', 'guard_audit', 'observation', 'guard_key', 'guard_right')
     AND granted.grantee <> class.relowner
-    -- Everybody may read who has rights.
-    AND NOT (class.relname = 'guard_right' AND granted.grantee = 0 AND granted.privilege_type = 'SELECT') ORDER BY 1, 2;
+    -- Everybody may read who has rights, and what the floors are.
+    AND NOT (class.relname IN ('guard_right', 'floor') AND granted.grantee = 0 AND granted.privilege_type = 'SELECT') ORDER BY 1, 2;
 
 -- name: idle_rights
 -- Rights that no protected table needs, and rights of roles that do not exist.

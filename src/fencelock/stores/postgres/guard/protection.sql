@@ -216,7 +216,8 @@ REVOKE ALL ON FUNCTION
     fencelock.present, fencelock.seal, fencelock.make_mark, fencelock.write_audit, fencelock.change_mark,
     fencelock.check_effect, fencelock.begin_effect, fencelock.read_effect, fencelock.write_effect, fencelock.keep_effect,
     fencelock.grant_right, fencelock.revoke_rights, fencelock.require_signature, fencelock.keep_mark, fencelock.keep_audit,
-    fencelock.check_name, fencelock.check_names, fencelock.first_argument, fencelock.check_tables,
+    fencelock.check_name, fencelock.check_new_mark, fencelock.first_argument, fencelock.check_tables, fencelock.keep_floor,
+    fencelock.check_floor, fencelock.is_purgeable, fencelock.purge_marks, fencelock.set_floor,
     fencelock.tree, fencelock.why_not, fencelock.protect_table, fencelock.unprotect_table
 FROM PUBLIC;
 

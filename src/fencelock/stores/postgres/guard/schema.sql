@@ -31,8 +31,8 @@ CREATE TABLE fencelock.guard_audit (
 
 -- name: create_mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a
--- digest: an operator's). `audit_id` names the entry of an operator's last change. `requires_signature`: a sequencer raises
--- the mark only if it is signed with a key of `guard_key`.
+-- digest: an operator's), and when it was written last. `audit_id` names the entry of an operator's last change.
+-- `requires_signature`: a sequencer raises the mark only if it is signed with a key of `guard_key`.
 CREATE TABLE fencelock.mark (
     resource   text    PRIMARY KEY COLLATE "C",
     lock       bytea   NOT NULL,
@@ -42,7 +42,17 @@ CREATE TABLE fencelock.mark (
     digest     text,
     is_closed  boolean NOT NULL DEFAULT false,
     audit_id   bigint  REFERENCES fencelock.guard_audit (id),
-    requires_signature boolean NOT NULL DEFAULT false
+    requires_signature boolean NOT NULL DEFAULT false,
+    raised_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: create_floor
+-- What purged marks leave behind: of each source the highest token that may be theirs. A resource without a mark is sealed only
+-- above it (G15). 0: there is no floor. `audit_id` names the entry of an operator's last change.
+CREATE TABLE fencelock.floor (
+    source_id text   PRIMARY KEY,
+    token     bigint NOT NULL CHECK (token >= 0),
+    audit_id  bigint REFERENCES fencelock.guard_audit (id)
 );
 
 -- name: create_guard_right
@@ -137,15 +147,21 @@ CREATE TABLE fencelock.observation (
 
 -- name: create_keep_mark
 -- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and otherwise only by a
--- new audit entry for exactly that change.
+-- new audit entry for exactly that change. It is deleted only under a floor, and gets a source only above the source's floor.
 CREATE FUNCTION fencelock.keep_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     is_kept boolean;
 BEGIN
     IF TG_OP <> 'UPDATE' THEN
-        RAISE 'a mark is never deleted, because every old token would be admitted again'
-            USING ERRCODE = 'FL009', HINT = 'To stop enforcing it, run fencelock unprotect.';
+        IF TG_OP = 'DELETE' AND fencelock.is_purgeable(OLD) AND EXISTS (
+            SELECT FROM fencelock.floor AS floor
+            WHERE floor.source_id = OLD.source_id AND floor.token >= coalesce(OLD.token, 0)) THEN
+            RETURN OLD;
+        END IF;
+        RAISE 'a mark is not deleted without a floor in its place, because every old token would be admitted again'
+            USING ERRCODE = 'FL009', HINT = 'To stop enforcing it, run fencelock unprotect; to forget old ones, fencelock purge '
+                '--marks.';
     END IF;
     IF NEW.resource <> OLD.resource THEN
         is_kept := false;
@@ -167,6 +183,9 @@ BEGIN
         RAISE 'mark % of resource %: a mark only goes up, and stays with its lock and source', OLD.token, OLD.resource
             USING ERRCODE = 'FL009', HINT = 'An operator may lower or move it, with a reason: fencelock marks, fencelock rebind.';
     END IF;
+    IF NEW.source_id IS DISTINCT FROM OLD.source_id OR (NEW.source_id IS NULL AND NEW.token > coalesce(OLD.token, 0)) THEN
+        PERFORM fencelock.check_floor(NEW);
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -184,21 +203,24 @@ BEGIN
 END
 $$;
 
--- name: create_check_names
--- Refuse a new mark whose names cannot be read, since a mark cannot be deleted.
-CREATE FUNCTION fencelock.check_names() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+-- name: create_check_new_mark
+-- Refuse a new mark whose names cannot be read, or whose token is not above the floor of its source.
+CREATE FUNCTION fencelock.check_new_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
     PERFORM fencelock.check_name('resource', convert_to(NEW.resource, 'UTF8'));
     PERFORM fencelock.check_name('lock', NEW.lock);
+    IF NEW.source_id IS NOT NULL OR NEW.token IS NOT NULL THEN
+        PERFORM fencelock.check_floor(NEW);
+    END IF;
     RETURN NEW;
 END
 $$;
 
--- name: create_check_names_row
--- An operator's change is an INSERT ... ON CONFLICT too, so this checks it as well.
-CREATE TRIGGER check_names BEFORE INSERT ON fencelock.mark
-FOR EACH ROW EXECUTE FUNCTION fencelock.check_names();
+-- name: create_check_new_mark_row
+-- Whoever makes it.
+CREATE TRIGGER check_new_mark BEFORE INSERT ON fencelock.mark
+FOR EACH ROW EXECUTE FUNCTION fencelock.check_new_mark();
 
 -- name: create_keep_mark_row
 -- Protects marks even from mistakes of their owner.
@@ -209,6 +231,36 @@ FOR EACH ROW EXECUTE FUNCTION fencelock.keep_mark();
 -- TRUNCATE is refused as well.
 CREATE TRIGGER keep_marks BEFORE TRUNCATE ON fencelock.mark
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_mark();
+
+-- name: create_keep_floor
+-- Let a floor rise, and fall only by a new audit entry for exactly that.
+CREATE FUNCTION fencelock.keep_floor() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF TG_OP <> 'UPDATE' THEN
+        RAISE 'a floor is never deleted, because the tokens of purged marks would be admitted again'
+            USING ERRCODE = 'FL009', HINT = 'An operator may lower it, with a reason: fencelock marks.';
+    END IF;
+    IF NEW.source_id <> OLD.source_id OR NEW.token < OLD.token AND (NEW.audit_id > coalesce(OLD.audit_id, 0) AND EXISTS (
+        SELECT FROM fencelock.guard_audit AS entry
+        WHERE entry.id = NEW.audit_id AND entry.action = 'floor' AND entry.resource = ''
+            AND entry.from_token = OLD.token AND entry.to_token = NEW.token)) IS NOT TRUE THEN
+        RAISE 'floor % of source %: a floor only goes up, and stays with its source', OLD.token, OLD.source_id
+            USING ERRCODE = 'FL009', HINT = 'An operator may lower it, with a reason: fencelock marks.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_keep_floor_row
+-- Protects floors even from mistakes of their owner.
+CREATE TRIGGER keep_floor BEFORE UPDATE OR DELETE ON fencelock.floor
+FOR EACH ROW EXECUTE FUNCTION fencelock.keep_floor();
+
+-- name: create_keep_floors
+-- TRUNCATE is refused as well.
+CREATE TRIGGER keep_floors BEFORE TRUNCATE ON fencelock.floor
+FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_floor();
 
 -- name: create_keep_audit
 -- Audit entries are only ever added.
@@ -227,7 +279,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_audit();
 -- name: revoke_tables
 -- Whatever the database's default privileges are, no other role reads a secret or writes a row.
 REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.protection, fencelock.observation,
-    fencelock.guard_right, fencelock.guard_key, fencelock.effect
+    fencelock.guard_right, fencelock.guard_key, fencelock.effect, fencelock.floor
 FROM PUBLIC;
 
 -- name: grant_tables
@@ -235,5 +287,5 @@ FROM PUBLIC;
 GRANT SELECT (id, schema) ON fencelock.guard TO PUBLIC;
 
 -- name: grant_protection
--- Nor is it secret which tables were protected, and who has rights.
-GRANT SELECT ON fencelock.protection, fencelock.guard_right TO PUBLIC;
+-- Nor is it secret which tables were protected, who has rights, and what the floors are.
+GRANT SELECT ON fencelock.protection, fencelock.guard_right, fencelock.floor TO PUBLIC;
