@@ -31,7 +31,7 @@ REFUSALS: Mapping[str, type[GuardError]] = {
     "FL018": UnprotectedTableError,
 }
 """The class for each code that the guard's SQL functions raise, unless it needs a message of its own."""
-STALE, ENDED_INSIDE, IMPLAUSIBLE = "FL002", "FL007", "FL012"
+STALE, ENDED_INSIDE, IMPLAUSIBLE, BELOW_FLOOR = "FL002", "FL007", "FL012", "FL017"
 
 
 class DefiniteError(NamedTuple):

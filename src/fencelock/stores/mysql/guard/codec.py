@@ -23,7 +23,7 @@ from fencelock.stores.mysql.guard.answers import (
 )
 from fencelock.stores.mysql.guard.effects import MySQLEffectsCodec
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
-from fencelock.stores.mysql.guard.rights import MySQLRightsCodec
+from fencelock.stores.mysql.guard.purging import MySQLPurgingCodec, floors_in
 from fencelock.stores.sql.guard import UNKNOWN_MS, check_guard_schema
 from fencelock.stores.statements import statements
 
@@ -105,7 +105,7 @@ class MySQLGuardCodec(MySQLEffectsCodec):
     }
 
 
-class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
+class MySQLBlockCodec(MySQLGuardCodec, MySQLPurgingCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self, database: str, shared: SharedMask) -> None:
@@ -232,6 +232,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
         found = []
         for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations, SQL.show_rights):
             found.append((yield self.fill(look, resource=request.resource))[0])
+        floors = (yield self.fill(SQL.show_floors))[0]
         yield SQL.rollback
         marks, triggers, observations, rights = found
         return ask.ResourceReport(
@@ -241,11 +242,12 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLRightsCodec):
             tuple(ask.Right(*map(decode_text, row)) for row in rights),
             tuple(decode_text(row[0]) for row in marks if row[-1]),
             keeps_rights=True,
+            floors=floors_in(floors),
         )
 
     ENCODERS: ClassVar = {
         **MySQLGuardCodec.ENCODERS,
-        **MySQLRightsCodec.ENCODERS,
+        **MySQLPurgingCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,

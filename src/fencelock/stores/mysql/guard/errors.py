@@ -19,10 +19,12 @@ from fencelock.errors import (
     SourceUnavailableError,
     StaleTokenError,
 )
-from fencelock.stores.errors import GUARD_PART, closed_inside, implausible, not_installed
+from fencelock.protocol.guard_requests import Floor
+from fencelock.stores.errors import GUARD_PART, below_floor, closed_inside, implausible, not_installed
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import (
+    BELOW_FLOOR,
     ENDED_INSIDE,
     IMPLAUSIBLE,
     REFUSALS,
@@ -35,6 +37,7 @@ from fencelock.stores.sql.errors import (
 _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)
 _NUMBERS = re.compile(r"token (\d+) at mark (\d+) of resource (.*?): ")
 _CEILING = re.compile(r"token (\d+) above ceiling (\d+) of resource (.*)", re.DOTALL)
+_FLOOR = re.compile(r"token (\d+) is not above floor (\d+) of source (\S*) at resource (.*)", re.DOTALL)
 _NO_RIGHT = re.compile(r"account (.*?) has no right to resource (.*)", re.DOTALL)
 _OLD_SNAPSHOT, _FORGED, NO_RIGHT = "FL008", "FL013", "FL014"
 _MESSAGE_CHARACTERS = 128
@@ -126,10 +129,11 @@ def _numbered(code: str, message: str) -> GuardError | None:
     if code == IMPLAUSIBLE and (found := _CEILING.search(message)):
         token, ceiling, resource = found.groups()
         return implausible(resource, int(token), int(ceiling))
+    if code == BELOW_FLOOR and (found := _FLOOR.search(message)):
+        token, floor, source_id, resource = found.groups()
+        return below_floor(_cut(resource, message), int(token), Floor(source_id, int(floor)))
     if code == NO_RIGHT and (found := _NO_RIGHT.search(message)):
-        account, resource = found.groups()
-        if len(message) >= _MESSAGE_CHARACTERS:
-            resource += "…"
+        account, resource = found[1], _cut(found[2], message)
         return RightError(
             f"account {account} has no right to resource {resource!r}: it may neither seal nor present nor close it. "
             f"As the owner of fencelock's routines, run `fencelock grant URL --resource "
@@ -140,6 +144,11 @@ def _numbered(code: str, message: str) -> GuardError | None:
             f"{message}. Take the sequencer from the lease. If the source has a new key, run `fencelock keys install`"
         )
     return None
+
+
+def _cut(resource: str, message: str) -> str:
+    """Return a name at the end of a message, with an ellipsis if the server may have cut it off."""
+    return resource + "…" if len(message) >= _MESSAGE_CHARACTERS else resource
 
 
 def map_block_error(error: BaseException) -> GuardError | None:

@@ -137,11 +137,11 @@ VALUES ({key_id}, {inner_pad}, {outer_pad}, {retired_s});
 CALL {here}.fencelock_require_signature({resource}, {is_required});
 
 -- name: change_mark
--- Change a mark for an operator, by the audit entry that was just written.
-INSERT INTO {here}.fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed, audit_id)
-VALUES ({resource}, {lock}, NULLIF({token}, 0), {source_id}, {history_id}, {digest}, {is_closed}, LAST_INSERT_ID())
-ON DUPLICATE KEY UPDATE lock_name = {lock}, token = NULLIF({token}, 0), source_id = {source_id},
-    history_id = {history_id}, digest = {digest}, is_closed = {is_closed}, audit_id = LAST_INSERT_ID();
+-- Change a mark, which was locked when it was read, for an operator, by the audit entry that was just written.
+UPDATE {here}.fencelock_mark SET lock_name = {lock}, token = NULLIF({token}, 0), source_id = {source_id},
+    history_id = {history_id}, digest = {digest}, is_closed = {is_closed}, audit_id = LAST_INSERT_ID(),
+    raised_at = UTC_TIMESTAMP(6)
+WHERE resource = {resource};
 
 -- name: find_table
 -- The table of a name: its own spelling, its type, and its engine.
@@ -211,6 +211,30 @@ CALL {here}.fencelock_finish_effect({resource}, {key}, {holder}, {result}, {requ
 -- name: take_back_effect
 -- Keep an effect, and take back what was presented; returns what `take_back` does.
 CALL {here}.fencelock_take_back_effect({resources}, {resource}, {key}, {holder}, {result}, {request_digest});
+
+-- name: find_old_marks
+-- The marks of a source that were not written for so long, and that a floor may stand for: so many after one resource.
+SELECT mark.resource, mark.lock_name, mark.token, mark.source_id, mark.history_id, mark.digest, mark.is_closed
+FROM {here}.fencelock_mark AS mark
+WHERE mark.resource > {after} AND mark.source_id = {source_id} AND mark.token IS NOT NULL AND NOT mark.requires_signature
+    AND mark.raised_at <= UTC_TIMESTAMP(6) - INTERVAL {older_than_ms} * 1000 MICROSECOND
+    AND NOT EXISTS (SELECT 1 FROM {here}.fencelock_protection AS protection WHERE protection.resource = mark.resource)
+    AND (mark.audit_id IS NULL OR NOT EXISTS (
+        SELECT 1 FROM {here}.fencelock_guard_audit AS entry
+        WHERE entry.resource = mark.resource AND entry.action = 'rebind'))
+ORDER BY mark.resource LIMIT {limit};
+
+-- name: purge_marks
+-- Forget marks under a floor; returns how many.
+CALL {here}.fencelock_purge_marks({marks}, {source_id}, {token});
+
+-- name: set_floor
+-- Set the floor of a source for an operator, by the audit entry that was just written.
+CALL {here}.fencelock_set_floor({source_id}, {token}, {from_token}, LAST_INSERT_ID());
+
+-- name: show_floors
+-- The floor of each source.
+CALL {here}.fencelock_show_floors();
 
 -- name: purge_effects
 -- Forget old results, except those whose token is the mark.

@@ -77,13 +77,14 @@ BEGIN
     DECLARE v_token, m_token BIGINT;
     DECLARE v_proof, v_digest, v_source_id, v_history_id, m_digest, m_source_id, m_history_id VARBINARY(64);
     DECLARE m_is_closed BOOLEAN;
+    DECLARE known INT;
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_digest = ONE_WAY(v_proof);
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
-        SELECT MAX(lock_name), MAX(token), MAX(source_id), MAX(history_id), MAX(digest), MAX(is_closed)
-        INTO m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
+        SELECT COUNT(*), MAX(lock_name), MAX(token), MAX(source_id), MAX(history_id), MAX(digest), MAX(is_closed)
+        INTO known, m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
         FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted, TRUE);
         IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
@@ -92,11 +93,13 @@ BEGIN
             IF COALESCE(m_lock, v_lock) = v_lock AND COALESCE(m_source_id, v_source_id) = v_source_id
                 AND COALESCE(m_token, 0) < v_token THEN
                 CALL fencelock_check_plausible(wanted, v_token);
-                -- One statement: a name that no client could read leaves no mark behind, whatever the transaction.
-                INSERT INTO fencelock_mark (resource, lock_name, token, source_id, history_id, digest, is_closed)
-                VALUES (wanted, v_lock, v_token, v_source_id, v_history_id, v_digest, FALSE)
-                ON DUPLICATE KEY UPDATE lock_name = v_lock, token = v_token, source_id = v_source_id,
-                    history_id = v_history_id, digest = v_digest, is_closed = FALSE;
+                IF NOT known THEN
+                    -- The row is locked before the floor is read: a purge does it in this order, too.
+                    INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+                END IF;
+                UPDATE fencelock_mark SET lock_name = v_lock, token = v_token, source_id = v_source_id,
+                    history_id = v_history_id, digest = v_digest, is_closed = FALSE, raised_at = UTC_TIMESTAMP(6)
+                WHERE resource = wanted;
             ELSE
                 CALL fencelock_refuse(wanted, v_lock, v_token, v_digest, v_source_id, v_history_id);
             END IF;
@@ -121,7 +124,7 @@ BEGIN
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted, TRUE);
-        UPDATE fencelock_mark SET is_closed = TRUE WHERE resource = wanted AND digest = v_digest;
+        UPDATE fencelock_mark SET is_closed = TRUE, raised_at = UTC_TIMESTAMP(6) WHERE resource = wanted AND digest = v_digest;
     END WHILE;
 END;
 

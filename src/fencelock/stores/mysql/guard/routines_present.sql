@@ -1,6 +1,6 @@
 -- The guard's routines, second file: presenting a lease, and ending the transaction that presented it. store.py installs
--- the files in this order: schema, routines_checks, routines_present, routines_effects, routines_marks. Each routine is
--- dropped first if it exists, so that an interrupted installation can be repeated; the schema's number is written last,
+-- the files in this order: schema, routines_checks, routines_present, routines_effects, routines_marks, routines_floors. Each
+-- routine is dropped first if it exists, so that an interrupted installation can be repeated; the schema's number is written last,
 -- and nobody calls a routine before.
 --
 -- To present a lease, a session locks the mark's row, shared, until the end of its transaction, compares the mark, and
@@ -22,7 +22,8 @@
 -- FL004 wrong lock or source, FL005 not sealed, FL006 inside a transaction where none may be open, outside one where one
 -- must be, or inside an XA transaction, FL007 the guarded transaction ended before, FL008 a snapshot from before the
 -- seal, FL009 a forbidden change of a mark, FL011 not a sequencer, FL012 an implausible token, FL013 a signature that is
--- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist, FL018 a table that was
+-- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist, FL017 a token that is not above
+-- the floor of purged marks, FL018 a table that was
 -- rebuilt without its triggers. Lists of resources are hexadecimal, separated by commas, in the order of their bytes.
 
 -- name: fencelock_refuse_write

@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
 
 -- name: create_mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a digest:
--- an operator's). `audit_id` names the entry of an operator's last change. `requires_signature`: a sequencer raises the
--- mark only if it is signed with a key of fencelock_guard_key. `stamp`: a secret of the mark as it is, from which sessions
+-- an operator's), and when it was written last (UTC). `audit_id` names the entry of an operator's last change.
+-- `requires_signature`: a sequencer raises the mark only if it is signed with a key of fencelock_guard_key. `stamp`: a secret of the mark as it is, from which sessions
 -- that present it get their entry in @fencelock_presented. A row without a lock is not a mark yet: two
 -- first seals of one resource wait for each other by it. A client that may seal may send any name, and a mark cannot be
 -- deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as UTF-8, which they are
@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
     audit_id   BIGINT UNSIGNED,
     requires_signature BOOLEAN NOT NULL DEFAULT FALSE,
     stamp      VARBINARY(64),
+    raised_at  DATETIME(6),
     CONSTRAINT fencelock_a_resource_has_1_to_512_bytes_of_utf8 CHECK (
         resource <> '' AND CAST(CONVERT(resource USING utf8mb4) AS BINARY) <=> resource
         AND HEX(resource) NOT REGEXP '^(..)*(00|ED[AB])'),
@@ -53,6 +54,15 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
             AND HEX(lock_name) NOT REGEXP '^(..)*(00|ED[AB])')),
     CONSTRAINT fencelock_ids_and_digests_are_of_letters_digits_and_dashes CHECK (
         CONVERT(CONCAT_WS('', source_id, history_id, digest) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
+) ENGINE = InnoDB;
+
+-- name: create_floor
+-- What purged marks leave behind: of each source the highest token that may be theirs. A resource without a mark is sealed only
+-- above it (G15). 0: there is no floor. `audit_id` names the entry of an operator's last change.
+CREATE TABLE IF NOT EXISTS fencelock_floor (
+    source_id VARBINARY(64) PRIMARY KEY,
+    token     BIGINT        NOT NULL,
+    audit_id  BIGINT UNSIGNED
 ) ENGINE = InnoDB;
 
 -- name: create_effect
@@ -126,7 +136,7 @@ DROP TRIGGER IF EXISTS fencelock_keep_mark;
 
 -- name: create_keep_mark
 -- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and otherwise only by a
--- new audit entry for exactly that change; and stamp it.
+-- new audit entry for exactly that change; and stamp it. It gets a source only above the source's floor.
 CREATE TRIGGER fencelock_keep_mark BEFORE UPDATE ON fencelock_mark FOR EACH ROW
 BEGIN
     DECLARE is_kept BOOLEAN DEFAULT FALSE;
@@ -157,6 +167,9 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a mark only goes up, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
     END IF;
+    IF NOT NEW.source_id <=> OLD.source_id OR (NEW.source_id IS NULL AND NEW.token > COALESCE(OLD.token, 0)) THEN
+        CALL fencelock_check_floor(NEW.resource, NEW.source_id, COALESCE(NEW.token, 0), NEW.digest);
+    END IF;
     SET NEW.stamp = (
         SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
         FROM fencelock_guard AS guard WHERE guard.id = 1);
@@ -167,7 +180,8 @@ END;
 DROP TRIGGER IF EXISTS fencelock_keep_mark_checked;
 
 -- name: create_keep_mark_checked
--- MariaDB lets any session switch the CHECKs above off: such a session writes no mark. A new mark is stamped.
+-- MariaDB lets any session switch the CHECKs above off: such a session writes no mark. A new mark is above the floor of its
+-- source, and stamped.
 CREATE TRIGGER fencelock_keep_mark_checked BEFORE INSERT ON fencelock_mark FOR EACH ROW
 BEGIN
     /*M!100201
@@ -175,6 +189,9 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a session that has SET check_constraint_checks = 0 writes no mark: SET it to 1';
     END IF; */
+    IF NEW.source_id IS NOT NULL OR NEW.token IS NOT NULL THEN
+        CALL fencelock_check_floor(NEW.resource, NEW.source_id, COALESCE(NEW.token, 0), NEW.digest);
+    END IF;
     SET NEW.stamp = (
         SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
         FROM fencelock_guard AS guard WHERE guard.id = 1);
@@ -185,10 +202,45 @@ END;
 DROP TRIGGER IF EXISTS fencelock_keep_mark_forever;
 
 -- name: create_keep_mark_forever
--- A mark is never deleted: without it every old token would be admitted again.
+-- A mark is deleted only where the floor of its source stands for it: an operator has never moved it to another lock or source,
+-- no table is protected by it, and it requires no signature. Without either, every old token would be admitted again.
 CREATE TRIGGER fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark FOR EACH ROW
-SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
-    'FL009 a mark is never deleted: every old token would be admitted again. To stop enforcing it: fencelock unprotect';
+BEGIN
+    DECLARE floor BIGINT;
+    SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = OLD.source_id LOCK IN SHARE MODE;
+    IF OLD.requires_signature OR COALESCE(OLD.token > floor, TRUE)
+        OR EXISTS (SELECT 1 FROM fencelock_protection AS protection WHERE protection.resource = OLD.resource)
+        OR EXISTS (
+            SELECT 1 FROM fencelock_guard_audit AS entry
+            WHERE entry.resource = OLD.resource AND entry.action = 'rebind' AND OLD.audit_id IS NOT NULL) THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+            'FL009 a mark is not deleted without a floor in its place: every old token would be admitted. See fencelock purge --help';
+    END IF;
+END;
+
+-- name: drop_keep_floor
+-- Remove the trigger that an interrupted installation may have created.
+DROP TRIGGER IF EXISTS fencelock_keep_floor;
+
+-- name: create_keep_floor
+-- Let a floor rise, and fall only by a new audit entry for exactly that.
+CREATE TRIGGER fencelock_keep_floor BEFORE UPDATE ON fencelock_floor FOR EACH ROW
+IF NEW.source_id <> OLD.source_id OR (NEW.token < OLD.token AND NOT (
+    COALESCE(NEW.audit_id, 0) > COALESCE(OLD.audit_id, 0) AND EXISTS (
+        SELECT 1 FROM fencelock_guard_audit AS entry
+        WHERE entry.id = NEW.audit_id AND entry.action = 'floor' AND entry.resource = ''
+            AND entry.from_token = OLD.token AND entry.to_token = NEW.token))) THEN
+    SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 a floor only goes up, and stays with its source: see fencelock marks --help';
+END IF;
+
+-- name: drop_keep_floor_forever
+-- Remove the trigger that an interrupted installation may have created.
+DROP TRIGGER IF EXISTS fencelock_keep_floor_forever;
+
+-- name: create_keep_floor_forever
+-- A floor is never deleted: the tokens of purged marks would be admitted again.
+CREATE TRIGGER fencelock_keep_floor_forever BEFORE DELETE ON fencelock_floor FOR EACH ROW
+SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 a floor is never deleted: an operator may lower it, see fencelock marks --help';
 
 -- name: drop_keep_audit
 -- Remove the trigger that an interrupted installation may have created.

@@ -42,7 +42,9 @@ from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
 TABLES = tuple(SCHEMA.created("TABLE"))
-ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("checks", "present", "effects", "marks"))
+ROUTINES = tuple(
+    statements(__package__, f"routines_{name}.sql") for name in ("checks", "present", "effects", "marks", "floors")
+)
 """In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30

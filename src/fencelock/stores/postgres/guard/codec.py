@@ -12,17 +12,16 @@ from typing import ClassVar
 from psycopg.errors import InvalidSqlStatementName, SerializationFailure
 
 from fencelock.errors import GuardError
-from fencelock.model import Mark, Protection, Sequencer
+from fencelock.model import Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.effects import PostgresEffectsCodec
 from fencelock.stores.postgres.guard.errors import failed_inside
 from fencelock.stores.postgres.guard.protection import PostgresMigrationCodec, PostgresProtectionCodec, change_of
-from fencelock.stores.postgres.guard.rights import SQL, PostgresRightsCodec, Trips, entry_row, ordered
+from fencelock.stores.postgres.guard.purging import BRIEF_MS, WHICH_SCHEMA, PostgresPurgingCodec, marks_in
+from fencelock.stores.postgres.guard.rights import SQL, Trips, entry_row, ordered
 from fencelock.stores.sql.guard import UNKNOWN_MS, check_guard_schema
 
-BRIEF_MS = 5_000
-"""The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
 WAITING_MS = 50_000
 """How long the guard's own transaction waits for a mark: less than its client waits for the answer, so that the session
 does not keep waiting after its client has gone.
@@ -31,7 +30,6 @@ MAX_OPENS = 5
 """Attempts to begin with a snapshot that is not older than a concurrent seal."""
 OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
 """The statements of each block, which are worth preparing; the one that opens the block is first."""
-_WHICH_SCHEMA = Statement(SQL.read_schema_number)
 
 
 class PostgresGuardCodec(PostgresEffectsCodec):
@@ -51,7 +49,7 @@ class PostgresGuardCodec(PostgresEffectsCodec):
     }
 
 
-class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresGuardCodec):
+class PostgresBlockCodec(PostgresPurgingCodec, PostgresProtectionCodec, PostgresGuardCodec):
     """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self) -> None:
@@ -66,7 +64,7 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
 
     # --- transactions ---
     def _begin(self, _: ask.Begin) -> Trips:
-        self._unsent = [Statement(SQL.begin_briefly), _WHICH_SCHEMA, Statement(SQL.limit_waiting, (WAITING_MS,))]
+        self._unsent = [Statement(SQL.begin_briefly), WHICH_SCHEMA, Statement(SQL.limit_waiting, (WAITING_MS,))]
         self._is_brief = True
         yield from ()
 
@@ -134,9 +132,9 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
     def _look(self, request: ask.InspectResources) -> Trips:
         wanted = (request.resource,)
         looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations, SQL.show_rights)
-        answers = yield (_WHICH_SCHEMA, *(Statement(look, wanted) for look in looks))
+        answers = yield (WHICH_SCHEMA, *(Statement(look, wanted) for look in looks), Statement(SQL.show_floors))
         check_guard_schema(answers[0].rows)
-        marks, protections, observations, rights = (answer.rows for answer in answers[-len(looks) :])
+        marks, protections, observations, rights, floors = (answer.rows for answer in answers[1:])
         return ask.ResourceReport(
             tuple(marks_in(row[:-1] for row in marks).values()),
             tuple(Protection(*row) for row in protections),
@@ -144,11 +142,12 @@ class PostgresBlockCodec(PostgresRightsCodec, PostgresProtectionCodec, PostgresG
             tuple(ask.Right(*row) for row in rights),
             tuple(resource for resource, *_, is_signed in marks if is_signed),
             keeps_rights=True,
+            floors=tuple(ask.Floor(*row) for row in floors),
         )
 
     ENCODERS: ClassVar = {
         **PostgresGuardCodec.ENCODERS,
-        **PostgresRightsCodec.ENCODERS,
+        **PostgresPurgingCodec.ENCODERS,
         **PostgresProtectionCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
@@ -243,14 +242,6 @@ def _others(resources: Iterable[str], answer: PostgresAnswer) -> tuple[str, ...]
     """Return the resources that `offer` did not admit."""
     offered = ordered(resources)
     return tuple(offered[position - 1] for position in answer.rows[0][0])
-
-
-def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
-    """Return marks by their resources."""
-    return {
-        resource: Mark(resource, bytes(lock).decode(), token, source_id, history_id, digest, is_closed)
-        for resource, lock, token, source_id, history_id, digest, is_closed in rows
-    }
 
 
 def _raise(request: ask.RaiseMarks) -> Statement:

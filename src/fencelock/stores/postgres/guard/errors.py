@@ -9,10 +9,12 @@ import json
 import psycopg
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.errors import GUARD_PART, idle_inside, implausible, not_installed
+from fencelock.protocol.guard_requests import Floor
+from fencelock.stores.errors import GUARD_PART, below_floor, idle_inside, implausible, not_installed
 from fencelock.stores.postgres.connection.errors import PostgresReport, map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import (
+    BELOW_FLOOR,
     ENDED_INSIDE,
     IMPLAUSIBLE,
     REFUSALS,
@@ -70,12 +72,14 @@ def map_refusal(error: BaseException) -> GuardError | None:
 
 def _refusal(report: PostgresReport) -> GuardError:
     message = ". ".join(filter(None, (report.message, report.hint)))
-    if report.state not in (STALE, IMPLAUSIBLE):
+    if report.state not in (STALE, IMPLAUSIBLE, BELOW_FLOOR):
         return REFUSALS.get(report.state, GuardError)(message)
     numbers = json.loads(report.detail or "{}")
     resource, token = str(numbers["resource"]), int(numbers["token"])
     if report.state == IMPLAUSIBLE:
         return implausible(resource, token, int(numbers["ceiling"]))
+    if report.state == BELOW_FLOOR:
+        return below_floor(resource, token, Floor(numbers["source"], int(numbers["mark"])))
     return StaleTokenError(message, token=token, mark=int(numbers["mark"]), resource=resource)
 
 

@@ -5,6 +5,10 @@
 -- The guard's own transaction, for any defaults of the session.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
+-- name: limit_idling
+-- Let the server end a transaction whose client has frozen.
+SELECT fencelock.limit_time('idle_in_transaction_session_timeout', $1::integer);
+
 -- name: limit_waiting
 -- Stop waiting for a lock before the client gives up: a waiting server does not notice that its client has gone.
 SELECT fencelock.limit_time('lock_timeout', $1::integer);
