@@ -98,7 +98,7 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
     assert verdict["information"]["overlaps that an expired lease explains"] > 0
     assert tables(guard) == {"users_own"}
     assert inspect_resources(guard).protections == ()
-    assert program("doctor", "--guard", guard).returncode == 0
+    assert program.inside("doctor", "--guard", guard).returncode == 0
     assert [path.name for path in program.folder.iterdir() if path.suffix == ".jsonl"] == ["history.jsonl"]
     again = program("verify", "--check", str(history), "--json")
     assert json.loads(again.stdout) == verdict

@@ -6,6 +6,7 @@ Promise: reads only, in one transaction that its caller has begun.
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import OBSERVE
 from fencelock.stores.sql.inspection import orphaned, tables_lost
+from fencelock.stores.sqlite.connection import wal_reset
 from fencelock.stores.sqlite.guard.marks import SQL, TABLES, SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, is_replaced, read_entries
 
@@ -34,6 +35,8 @@ def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
         message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
         remedy = "find that client; the next guarded transaction of the resource removes the seal"
         findings.append(Finding("committed-seal", message, remedy))
+    if marks.is_wal():
+        findings += wal_reset.examine(url, "a guarded write, or the mark that refuses stale ones, may be gone then")
     return findings
 
 

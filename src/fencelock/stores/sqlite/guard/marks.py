@@ -50,6 +50,10 @@ class SQLiteMarks:
             cursor.close()  # An interrupted query would keep the file's read lock as long as the exception lives.
             native.text_factory = text_factory
 
+    def is_wal(self) -> bool:
+        """Return whether the file is in WAL mode."""
+        return bool(self.ask("PRAGMA journal_mode")[0][0] == "wal")
+
     def has_schema(self) -> bool:
         """Return whether the file has the guard's schema; SchemaError if it has another version of it."""
         if not self.ask(SQL.has_schema)[0][0]:

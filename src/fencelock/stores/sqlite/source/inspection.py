@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fencelock.errors import SourceError
 from fencelock.model import Finding, LockInfo, SourceInfo, one_way
 from fencelock.protocol.source_requests import Check, Checked
+from fencelock.stores.sqlite.connection import wal_reset
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, missing_source_error, read_source_alone
 
@@ -99,7 +100,9 @@ def examine(path: Path, check_accepted: Callable[[], None]) -> list[Finding]:
         check_accepted()
     except SourceError as error:
         findings.append(Finding("source-refused", str(error), "do what the message says, then run doctor again"))
-    return findings
+    return findings + wal_reset.examine(
+        str(path), "the source may then issue a token twice, or free a lock that is held"
+    )
 
 
 def _is_made(path: Path) -> bool:
