@@ -111,7 +111,7 @@ def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
         text = program.inside("marks", app).stdout
         assert "RESOURCE  MARK  OF       LOCK     TABLES" in text
         assert f"reports   {lease.token}     a lease  nightly  reports (enforce)" in text
-        (described,) = program.json("marks", app, "--resource", "reports")
+        (described,) = program.json("marks", app, "--resource", "reports")["resources"]
         assert (described["token"], described["set_by"], described["closed"]) == (str(lease.token), "lease", False)
         assert described["source_id"] == source.describe().source_id
         assert lease.sequencer.proof not in text + json.dumps(described)
@@ -130,19 +130,21 @@ def test_a_mark_is_lowered_and_raised_with_a_reason(program: Program, app: str, 
     protect(program, app)
     fencelock.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison", implausible=True)
     lowered = program.json("marks", app, "--resource", "reports", "--lower", "41", "--reason", "poisoned by a test")
-    assert lowered[0]["token"] == "41"
+    assert lowered["resources"][0]["token"] == "41"
     with program.source() as source:
         for _ in range(43):
             lease = source.lock(LOCK).acquire()
             assert lease is not None
             lease.release()
     raised = program.json("marks", app, "--raise-to", program.url, "--reason", "restored")
-    assert int(raised[0]["token"]) >= 43
+    token, source_id = raised["resources"][0]["token"], raised["floors"][0]["source_id"]
+    assert int(token) >= 43
     rows = ask(file, "SELECT action, to_token, reason FROM fencelock_audit")
     assert rows == [
         ("raise-to", 2**62, "poison"),
         ("lower", 41, "poisoned by a test"),
-        ("raise-to", int(raised[0]["token"]), "restored"),
+        ("floor", int(token), f"restored (source {source_id})"),
+        ("raise-to", int(token), "restored"),
     ]
 
 
@@ -151,7 +153,7 @@ def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> N
     program.json("protect", app, "--resource", "lines", "--lock", "other", "--table", "lines")
     with program.source() as source, source.lock(LOCK) as lease:
         raised = program.json("marks", app, "--raise-to", program.url, "--reason", "restored")
-        assert {one["token"] for one in raised} == {str(lease.token)}
+        assert {one["token"] for one in raised["resources"]} == {str(lease.token)}
 
 
 def test_unprotect_allows_every_writer(program: Program, app: str, file: Path) -> None:

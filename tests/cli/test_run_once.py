@@ -102,9 +102,16 @@ def test_purge_done_forgets_old_results(program: Program, app: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("--done",), ("--older-than", "1"), ("--guard", "sqlite:///a.db"), ("--done", "--older-than", "1")],
+    [
+        ("--done",),
+        ("--marks",),
+        ("--older-than", "1"),
+        ("--guard", "sqlite:///a.db"),
+        ("--done", "--older-than", "1"),
+        ("--marks", "--older-than", "1"),
+    ],
 )
 def test_purge_takes_all_of_its_options_or_none(program: Program, words: tuple[str, ...]) -> None:
     done = program("purge", *words)
     assert done.returncode == 64
-    assert "write --done --guard URL --older-than DAYS, or none of them" in done.stderr
+    assert "write --done --guard URL --older-than DAYS, or --marks --guard URL" in done.stderr

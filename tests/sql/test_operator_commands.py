@@ -103,7 +103,7 @@ def test_rights_are_listed_alone_or_for_one_resource(guarded: Guarded, program: 
         program.json("grant", url, "--resource", resource, "--role", role)
     assert program.json("rights", url, "--resource", RESOURCE) == [{"resource": "rep*", "role": role}]
     assert [one["resource"] for one in program.json("rights", url)] == ["orders", "rep*"]
-    (mark,) = program.json("marks", url)
+    (mark,) = program.json("marks", url)["resources"]
     assert mark["rights"] == [{"resource": "rep*", "role": role}]
 
 
@@ -114,7 +114,7 @@ def test_marks_say_which_resources_require_signatures(
     program.json("keys", "add")
     program.json("keys", "install", url)
     program.json("keys", "require", url, "--resource", RESOURCE, "--reason", "a test")
-    assert program.json("marks", url)[0]["signatures_required"]
+    assert program.json("marks", url)["resources"][0]["signatures_required"]
     assert f"Sealed by signed sequencers only: {RESOURCE}" in program.inside("marks", url).stdout
 
 

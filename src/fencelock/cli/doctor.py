@@ -72,15 +72,26 @@ def _is_left_by_verify(finding: fencelock.Finding) -> bool:
 
 
 def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
-    """Yield a finding for each mark that is above its source's last token, or that belongs to another source."""
+    """Yield a finding for each mark, and for the floor, that is above its source's last token, and for each mark that
+    belongs to another source.
+    """
     shown = guard_url(url)
     try:
-        marks = inspect_resources(url).marks
+        seen = inspect_resources(url)
     except fencelock.FencelockError as error:
         message = f"the marks at {shown} cannot be compared with the source: {error}"
         yield fencelock.Finding(GUARD_REFUSED, message, "run `fencelock doctor` as a user who may read them")
         return
-    for mark in marks:
+    for floor in seen.floors:
+        if floor.source_id == source.source_id and floor.token > source.last_token:
+            yield fencelock.Finding(
+                "floor-above-source",
+                f"at {shown} the floor of purged marks is {floor.token}, and the source has only issued tokens up to "
+                f"{source.last_token}: every resource without a mark refuses it",
+                "if the source lost its history, run `fencelock epoch --raise --reason …`; if the floor was set too "
+                f"high, `fencelock marks {shown} --floor {floor.source_id} --lower {source.last_token} --reason …`",
+            )
+    for mark in seen.marks:
         where = f"resource {mark.resource!r} at {shown}"
         if mark.source_id is None:
             continue

@@ -1,7 +1,7 @@
-"""`fencelock marks`: show the marks at a URL, with all that is kept of their resources, or move one.
+"""`fencelock marks`: show the marks and floors at a URL, with all that is kept of the resources, or move one.
 
-Promise: without --lower and --raise-to nothing changes. A mark is moved with a reason, which the store keeps in its
-audit.
+Promise: without --lower and --raise-to nothing changes. A mark or a floor is moved with a reason, which the store keeps
+in its audit.
 """
 
 from typing import Any
@@ -12,16 +12,20 @@ import fencelock
 from fencelock._api.guard import inspect_resources
 from fencelock.cli.options import json_option, reason_option, resource_option
 from fencelock.cli.output import emit, printable, table, token_text
-from fencelock.protocol.guard_requests import Observation, ResourceReport, Right
+from fencelock.protocol.guard_requests import Floor, Observation, ResourceReport, Right
 from fencelock.stores.registry import guard_url
 
 
 @click.command()
 @click.argument("url")
 @resource_option("Only this resource.", is_required=False)
-@click.option("--lower", "lower_to", metavar="N", type=int, help="Lower the mark to N.  [needs --reason]")
+@click.option("--floor", "floor_of", metavar="SOURCE_ID", help="With --lower: the floor of this source.")
+@click.option("--lower", "lower_to", metavar="N", type=int, help="Lower the mark to N, or the floor.  [needs --reason]")
 @click.option(
-    "--raise-to", "raise_to", metavar="SOURCE", help="Raise the mark to SOURCE's last token.  [needs --reason]"
+    "--raise-to",
+    "raise_to",
+    metavar="SOURCE",
+    help="Raise marks, and the floor, to SOURCE's last token.  [needs --reason]",
 )
 @click.option("--implausible", is_flag=True, help="Also to a token that no source can have issued by now.")
 @reason_option(is_required=False)
@@ -29,19 +33,22 @@ from fencelock.stores.registry import guard_url
 def marks(
     url: str,
     resource: str | None,
+    floor_of: str | None,
     lower_to: int | None,
     raise_to: str | None,
     implausible: bool,
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the resources at URL have promised, or move a mark.
+    """Show what the resources at URL have promised, or move a mark or a floor.
 
-    A mark is the highest token that a resource has seen: it refuses every lower one. After a restore of
+    A mark is the highest token that a resource has seen: it refuses every lower one. A floor is the highest
+    token of a source up to which marks were purged: it stands in for them. After a restore of
     URL from a backup, raise its marks before clients use it again, and the marks at every other URL of the
     same lock: a holder may have read data that the restore undid, and be about to write it elsewhere. SOURCE
-    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL.
-    Lower a mark only if it contains a token that no source has issued.
+    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL,
+    and SOURCE's floor, for resources that the backup lacks.
+    Lower a mark or a floor only if it contains a token that no source has issued.
 
     \b
     Examples:
@@ -51,34 +58,71 @@ def marks(
       fencelock marks sqlite:////srv/app.db --resource reports --lower 41 \\
           --reason 'poisoned by a test'
     """
-    _check_move(resource, lower_to, raise_to, implausible, reason)
+    _check_move(resource, floor_of, lower_to, raise_to, implausible, reason)
     seen = inspect_resources(url, resource)
-    if lower_to is not None and resource is not None:
+    if lower_to is not None and floor_of is not None:
+        _lower_floor(url, seen, Floor(floor_of, lower_to), str(reason))
+    elif lower_to is not None and resource is not None:
         guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
     if raise_to is not None:
-        info = read_source(raise_to)
-        for name in _all_resources(url, seen, resource):
-            guard_of(url, seen, name).raise_to(info, reason=str(reason), implausible=implausible)
+        _raise_all(url, seen, resource, read_source(raise_to), str(reason), implausible=implausible)
     if resource is not None:
         check_known(url, seen, resource)
     seen = inspect_resources(url, resource)
-    emit(marks_as_json(seen), as_json, _marks_as_text(url, seen))
+    floors = [{"source_id": floor.source_id, "token": token_text(floor.token)} for floor in seen.floors]
+    emit({"resources": marks_as_json(seen), "floors": floors}, as_json, _marks_as_text(url, seen))
 
 
 def _check_move(
-    resource: str | None, lower_to: int | None, raise_to: str | None, implausible: bool, reason: str | None
+    resource: str | None,
+    floor_of: str | None,
+    lower_to: int | None,
+    raise_to: str | None,
+    implausible: bool,
+    reason: str | None,
 ) -> None:
     is_move = lower_to is not None or raise_to is not None
     if lower_to is not None and raise_to is not None:
         raise click.UsageError("write either --lower N or --raise-to SOURCE")
-    if lower_to is not None and resource is None:
-        raise click.UsageError("--lower moves one mark: name it with --resource R")
+    if lower_to is not None and (resource is None) == (floor_of is None):
+        raise click.UsageError("--lower moves one mark or one floor: name it with --resource R or --floor SOURCE_ID")
+    if floor_of is not None and lower_to is None:
+        raise click.UsageError("--floor goes with --lower; --raise-to raises the floor of its source")
     if is_move and not reason:
         raise click.UsageError("moving a mark by hand needs a reason, which is kept: add --reason TEXT")
     if implausible and raise_to is None:
         raise click.UsageError("--implausible goes with --raise-to")
     if reason and not is_move:
         raise click.UsageError("--reason goes with --lower or --raise-to")
+
+
+def _lower_floor(url: str, seen: ResourceReport, floor: Floor, reason: str) -> None:
+    before = _floor_in(seen, floor.source_id)
+    if floor.token >= before:
+        raise fencelock.GuardError(
+            f"source {floor.source_id!r} has floor {before} at {guard_url(url)}: nothing to lower"
+        )
+    fencelock.set_floor(url, *floor, reason=reason)
+
+
+def _raise_all(
+    url: str,
+    seen: ResourceReport,
+    resource: str | None,
+    source: fencelock.SourceInfo,
+    reason: str,
+    *,
+    implausible: bool,
+) -> None:
+    """Raise the mark of the resource; or the floor, for the resources whose mark was not restored, and every mark."""
+    if resource is None and _floor_in(seen, source.source_id) < source.last_token:
+        fencelock.set_floor(url, source.source_id, source.last_token, reason=reason)
+    for name in [resource] if resource is not None else [mark.resource for mark in seen.marks]:
+        guard_of(url, seen, name).raise_to(source, reason=reason, implausible=implausible)
+
+
+def _floor_in(seen: ResourceReport, source_id: str) -> int:
+    return dict(seen.floors).get(source_id, 0)
 
 
 def check_known(url: str, seen: ResourceReport, resource: str) -> None:
@@ -88,14 +132,6 @@ def check_known(url: str, seen: ResourceReport, resource: str) -> None:
             f"{guard_url(url)} knows no resource {resource!r}: `fencelock marks` lists the existing ones, and "
             f"`fencelock protect` creates one"
         )
-
-
-def _all_resources(url: str, seen: ResourceReport, resource: str | None) -> list[str]:
-    if resource is not None:
-        return [resource]
-    if not seen.marks:
-        raise fencelock.GuardError(f"{guard_url(url)} knows no resource: there is no mark to raise")
-    return [mark.resource for mark in seen.marks]
 
 
 def guard_of(url: str, seen: ResourceReport, resource: str, lock: str | None = None) -> fencelock.Guard:
@@ -154,6 +190,16 @@ def _observation_as_json(one: Observation) -> dict[str, Any]:
 
 
 def _marks_as_text(url: str, seen: ResourceReport) -> str:
+    text = _resources_as_text(url, seen)
+    if not seen.floors:
+        return text
+    rows = [(floor.source_id, str(floor.token)) for floor in seen.floors]
+    return f"{text}\n\nA resource without a mark takes only tokens above the floor:\n" + table(
+        ("SOURCE", "FLOOR"), rows
+    )
+
+
+def _resources_as_text(url: str, seen: ResourceReport) -> str:
     if not seen.marks:
         return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, creates one"
     rows = [

@@ -1,12 +1,13 @@
-"""`fencelock purge`: idle locks of a source, or old results of a guard.
+"""`fencelock purge`: idle locks of a source, old results of a guard, or old marks of it.
 
-Promise: what is purged is what nobody asks for any more: no token is issued again, and no result goes that the last
-holder may ask for, or that is in doubt.
+Promise: what is purged is what nobody asks for any more: no token is issued again, no result goes that the last holder
+may ask for, or that is in doubt, and what a mark refused is refused without it.
 """
 
 import click
 
 import fencelock
+from fencelock._api.lock_options import resolve_url
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit
 
@@ -16,29 +17,58 @@ _S_PER_DAY = 86_400
 @click.command()
 @source_option
 @click.option("--done", "is_done", is_flag=True, help="Forget results of `once` and `dispatch` at the guards instead.")
-@guard_option("With --done: the guard whose results it forgets.")
-@click.option("--older-than", metavar="DAYS", type=float, help="With --done: leave what began within so many days.")
+@click.option("--marks", "is_marks", is_flag=True, help="Forget the source's old marks at the guards instead.")
+@guard_option("With --done and --marks: the guard that forgets them.")
+@click.option(
+    "--older-than",
+    metavar="DAYS",
+    type=float,
+    help="With --done and --marks: leave what is not older than so many days.",
+)
 @json_option
-def purge(source: str | None, is_done: bool, guards: tuple[str, ...], older_than: float | None, as_json: bool) -> None:
-    """Delete idle locks, or a guard's old results.
+def purge(
+    source: str | None,
+    is_done: bool,
+    is_marks: bool,
+    guards: tuple[str, ...],
+    older_than: float | None,
+    as_json: bool,
+) -> None:
+    """Delete idle locks, or a guard's old results or marks.
 
     Without an option it deletes the source's locks that have no holder and no waiter; with --done the results of
-    guarded blocks with a key, and of `dispatch`, that are old enough.
+    guarded blocks with a key, and of `dispatch`, that are old enough; with --marks the marks that no lease of the
+    source has raised for so long.
 
     The tokens of deleted locks stay spent: if such a lock is used again, its tokens are higher. A key whose result was
     deleted can be done again. Results whose token is the mark stay, and so does what is in doubt.
 
+    The highest mark that is deleted becomes the floor of the source: a resource without a mark takes only higher tokens
+    from then on. The marks of running leases stay, and those of resources that protect a table, require signatures or
+    were moved by `rebind`.
+
     \b
-    Example:
+    Examples:
       fencelock purge --done --guard sqlite:////srv/app.db --older-than 90
+      fencelock purge --marks --guard sqlite:////srv/app.db --source sqlite:////srv/locks.db --older-than 30
     """
-    if is_done != (older_than is not None) or is_done != bool(guards) or (is_done and source is not None):
-        raise click.UsageError("write --done --guard URL --older-than DAYS, or none of them")
+    is_at_guards = is_done or is_marks
+    if is_at_guards != (older_than is not None) or is_at_guards != bool(guards) or (is_done and source is not None):
+        raise click.UsageError(
+            "write --done --guard URL --older-than DAYS, or --marks --guard URL --source URL --older-than DAYS, or "
+            "none of them"
+        )
+    if is_done and is_marks:
+        raise click.UsageError("write either --done or --marks")
     if older_than is None:
         with fencelock.connect(source) as connected:
             count = connected.purge()
-    else:
+    elif is_done:
         count = sum(fencelock.purge_effects(url, older_than=older_than * _S_PER_DAY) for url in guards)
+    else:
+        with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
+            age_s = older_than * _S_PER_DAY
+            count = sum(fencelock.purge_marks(url, source=connected, older_than=age_s) for url in guards)
     emit({"purged": count}, as_json, f"{count} forgotten")
 
 

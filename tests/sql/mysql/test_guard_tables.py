@@ -229,7 +229,7 @@ def test_observing_records_who_and_counts_statements(unprotected: Guarded) -> No
         run(native, "UPDATE reports SET value = 'x' WHERE id = 99")
     command = [sys.executable, "-m", "fencelock.cli", "marks", unprotected.database.url(), "--json"]
     shown = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    [of_reports] = shown
+    [of_reports] = shown["resources"]
     seen = {one["kind"]: one["times"] for one in of_reports["observed"]}
     assert seen == {"insert": 1, "update": 2, "delete": 1}
     assert {one["role"] for one in of_reports["observed"]} == {"root"}
