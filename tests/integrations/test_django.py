@@ -463,3 +463,14 @@ def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(
         write("mine")
     assert "fencelock.offer" in shown
     assert lease.sequencer.proof not in shown
+
+
+def test_the_command_names_a_table_that_does_not_exist_yet_and_protects_the_others(empty: GuardedDatabase) -> None:
+    guard(empty).unprotect(reason="to show that it is protected again")
+    empty.rows("DROP TABLE books_report_tags")
+    message = r"^table 'books_report_tags' does not exist yet: run manage.py migrate$"
+    for check in (False, True):
+        with pytest.raises(CommandError, match=message):
+            call_command("fencelock_protect", check=check, stdout=_Silent())
+        (protection,) = fencelock.inspect_resources(empty.url).protections
+        assert protection.table.rpartition(".")[2] == "books_report"

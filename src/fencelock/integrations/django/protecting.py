@@ -59,6 +59,8 @@ class Table:
 
     def problem(self, mode: str) -> str | None:
         """Return what is missing for this mode; None if the protection is installed."""
+        if not self.exists:
+            return "does not exist yet: run manage.py migrate"
         if self.found is None:
             return "is not protected: any program can write it"
         if self.found.resource != self.asked.resource:

@@ -1,9 +1,9 @@
 """`manage.py fencelock_protect`: makes the database refuse stale writes to the models that request it.
 
-Promise: safe to repeat. Never: removes protection.
+Promise: safe to repeat; a table that no migration has made yet is named, and keeps no other from its protection.
+Never: removes protection.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -43,12 +43,14 @@ class Command(BaseCommand):
             said = "1 table is" if len(tables) == 1 else f"{len(tables)} tables are"
             self.stdout.write(f"{said} protected in database {database} ({mode})")
 
-    def _report(self, missing: Iterable[Table], mode: str) -> None:
+    def _report(self, missing: list[Table], mode: str) -> None:
         message = [f"table {table.name!r} {table.problem(mode)}" for table in missing]
         if message:
             raise CommandError("; ".join(message))
 
-    def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
-        for guard, tables in protect_tables(alias, mode, missing):
+    def _protect(self, alias: str, mode: str, missing: list[Table]) -> None:
+        """Protect those that exist, print them, and raise CommandError about the others."""
+        for guard, tables in protect_tables(alias, mode, [table for table in missing if table.exists]):
             listed = ", ".join(table.name for table in tables)
             self.stdout.write(f"resource {guard.resources[0]} (lock {guard.lock}): {listed}: {mode}")
+        self._report([table for table in missing if not table.exists], mode)
