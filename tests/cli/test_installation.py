@@ -65,6 +65,16 @@ def test_69_install_makes_no_guard_in_a_file_that_does_not_exist(program: Progra
     assert not missing.exists()
 
 
+@pytest.mark.parametrize(
+    "guard", ["sqlite:///{folder}/mistyped.db", "postgresql://127.0.0.1:1/app", "etcd://127.0.0.1:1/a"]
+)
+def test_69_install_makes_no_source_if_the_guard_cannot_be_reached(program: Program, guard: str) -> None:
+    file = program.folder / "fresh.db"
+    done = program.inside("install", "--source", url_of(file), "--guard", guard.format(folder=program.folder))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert not file.exists()
+
+
 def test_protecting_inside_the_callers_transaction_leaves_its_locks_alone(tmp_path: Path) -> None:
     file = make_file(tmp_path / "app.db", "reports")
     with closing(sqlite3.connect(file, isolation_level=None)) as native:

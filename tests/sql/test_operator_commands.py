@@ -224,7 +224,7 @@ def test_no_command_prints_a_secret(
     first, second = source.keys().keys
     with source.lock(LOCK) as lease:
         text = str(lease.sequencer)
-        said += output(69, "keys", "retire", first.key_id)
+        said += output(64, "keys", "retire", first.key_id)
         said += output(0, "sequencer", "show", text) + output(0, "sequencer", "verify", text, "--keys", str(path))
     said += output(0, "keys", "retire", first.key_id, "--json")
     for secret in (first.secret.hex(), second.secret.hex(), lease.sequencer.proof, lease.sequencer.signature):

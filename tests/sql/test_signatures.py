@@ -110,7 +110,7 @@ def test_a_key_that_is_retired_under_an_open_session_signs_no_more(source: Sourc
     old, client, claim = source.keys().keys[0], SqlClient(guarded.database.url()), draw_claim()
     assert client.acquire("lock", claim).signature.key_id == old.key_id
     assert source.keys().in_use == (old.key_id,)
-    with pytest.raises(fencelock.SourceError, match=r"is still running.*--force"):
+    with pytest.raises(fencelock.ConfigError, match=r"is still running.*--force"):
         source.retire_key(old.key_id)
     client.release("lock", claim)
     assert source.keys().in_use == ()

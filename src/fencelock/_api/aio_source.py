@@ -163,7 +163,7 @@ class AsyncSource(BaseSource):
         return await self._driver.run(signing.add_key(*new_key(after)))
 
     async def retire_key(self, key_id: str, *, force: bool = False) -> SigningKey:
-        """Sign with this key no more; SourceError while a running lease was signed with it, unless `force`."""
+        """Sign with this key no more; ConfigError while a running lease was signed with it, unless `force`."""
         return await self._driver.run(signing.retire_key(key_id, is_forced=force))
 
     async def purge(self) -> int:

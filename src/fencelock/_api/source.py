@@ -248,7 +248,7 @@ class Source(BaseSource):
         return self._driver.run(signing.add_key(*new_key(after)))
 
     def retire_key(self, key_id: str, *, force: bool = False) -> SigningKey:
-        """Sign with this key no more; SourceError while a running lease was signed with it, unless `force`."""
+        """Sign with this key no more; ConfigError while a running lease was signed with it, unless `force`."""
         return self._driver.run(signing.retire_key(key_id, is_forced=force))
 
     def purge(self) -> int:

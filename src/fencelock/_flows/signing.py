@@ -18,11 +18,11 @@ def add_key(key: SigningKey, after_s: int) -> SourceFlow[SigningKey]:
 
 
 def retire_key(key_id: str, *, is_forced: bool) -> SourceFlow[SigningKey]:
-    """Let the source sign with this key no more; SourceError while a running lease was signed with it."""
+    """Let the source sign with this key no more; ConfigError while a running lease was signed with it."""
     known = yield from ask_source(ReadKeys())
     _key_of(known, key_id)
     if key_id in known.in_use and not is_forced:
-        raise SourceError(
+        raise ConfigError(
             f"key {key_id} has signed a lease that is still running, and guards would refuse its first write: add "
             f"another key, wait until the lease has ended, and retire this one then; or, if the key is stolen, use "
             f"force (`--force`, or force=True)"

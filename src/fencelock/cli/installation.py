@@ -1,10 +1,12 @@
 """`fencelock install` and `uninstall`: the two halves of fencelock's schema, the source of tokens and the guard.
 
-Promise: both are safe to repeat. `uninstall` removes nothing while a lock is held or waited for, or a table is
-protected, unless --force is given, and looks at everything that it is to remove before it removes anything.
+Promise: both are safe to repeat, and reach every half before they change any. `uninstall` removes nothing while a lock
+is held or waited for, or a table is protected, unless --force is given, and looks at everything that it is to remove
+before it removes anything.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import click
@@ -91,9 +93,26 @@ def install(source: str | None, guards: tuple[str, ...], as_json: bool) -> None:
       fencelock install --source postgresql://db/locks --guard postgresql://db/app
     """
     halves = _halves(source, guards)
+    _check_reached(halves)
     for half in halves:
         half.store.install()
     _print(halves, halves, as_json, "ready")
+
+
+def _check_reached(halves: list[Half]) -> None:
+    """Raise the error of a half that cannot be reached, or is another version's, before any half is made."""
+    sources = {half.store.url for half in halves if half.what == SOURCE}
+    for half in halves:
+        if isinstance(half.store, RemovableStore):
+            half.store.is_installed()
+        if half.store.url in sources and half.what == GUARD:
+            continue  # Its file may be made with the source's half.
+        with suppress(fencelock.SchemaError):  # It is to be made.
+            if half.what == GUARD:
+                inspect_resources(half.url)
+            elif not isinstance(half.store, RemovableStore):
+                with fencelock.connect(half.url) as connected:
+                    connected.describe()
 
 
 @click.command()

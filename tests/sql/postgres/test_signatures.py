@@ -10,7 +10,17 @@ import psycopg
 import pytest
 
 import fencelock
-from fencelock import ForgedSequencerError, Guard, Lease, Sequencer, Source, SourceError, SourceInfo, Verifier
+from fencelock import (
+    ConfigError,
+    ForgedSequencerError,
+    Guard,
+    Lease,
+    Sequencer,
+    Source,
+    SourceError,
+    SourceInfo,
+    Verifier,
+)
 from fencelock.model import SigningKey
 from fencelock.protocol.source_requests import Granted, Keys
 from tests.sql.clients import SqlClient
@@ -193,7 +203,7 @@ def test_g12_two_keys_are_active_during_a_rotation_with_leases_held_across_it(si
     with signed.lease("another") as later:
         assert later.sequencer.key_id == second.key_id
     assert signed.source.keys().in_use == (signed.key.key_id,)
-    with pytest.raises(SourceError, match="has signed a lease that is still running"):
+    with pytest.raises(ConfigError, match="has signed a lease that is still running"):
         signed.source.retire_key(signed.key.key_id)
     signed.guard.seal(held)
     held.release()
