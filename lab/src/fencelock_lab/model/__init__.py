@@ -1,8 +1,8 @@
 """An exhaustive model of the protocol in which each rule is a switch.
 
-`python -m fencelock_lab.model` explores every interleaving of some small worlds. With all rules on it finds nothing;
-with any one rule off it finds the anomaly that the rule prevents. `python -m fencelock_lab.model --without RULE` shows
-the shortest trace to it.
+`python -m fencelock_lab.model` explores every interleaving of some small worlds. With all rules on it finds no
+anomaly that the scene promises to exclude; with any one rule off it finds the one that the rule prevents. `python -m
+fencelock_lab.model --without RULE` shows the shortest trace to it.
 
 Inside the model
 - One lock, two or three clients with one or two tenures each, one or two resources, each a counter that a tenure

@@ -25,9 +25,9 @@ ModelType = TypeVar("ModelType", bound=type)
 
 
 def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
-    """Class decorator: only the holder of the lock may write the model's table. A `ProtectTable` in a migration, or
-    `manage.py fencelock_protect`, installs the protection. Models of one resource have one lock. ConfigError if a name
-    is outside its contract.
+    """Class decorator: a write to the model's table must present the newest sealed token of the lock. A
+    `ProtectTable` in a migration, or `manage.py fencelock_protect`, installs the protection. Models of one resource
+    have one lock. ConfigError if a name is outside its contract.
     """
     asked = ProtectionRequest(check_resource_name(resource), check_lock_name(lock))
 
