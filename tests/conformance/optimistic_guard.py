@@ -73,9 +73,6 @@ class VersionedCodec(PurgingGuardCodec):
     def _read_names(self):
         return (yield lambda target: [name for _, name in target.keys("mark") if name != FLOORS])
 
-    def _read_entries(self):
-        return (yield lambda target: [target.read(key).value for key in target.keys("audit")])
-
     def _find_limited(self, resources):
         yield from ()
         return set()

@@ -22,6 +22,7 @@ from tests.support.guard_colocated import BesideLocks
 from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
+from tests.support.purged_between import PurgedBetween
 
 __all__ = ["program"]
 
@@ -48,6 +49,9 @@ class EtcdFace(Face):
     def value(self) -> str | None:
         return self.direct.get(self.key)
 
+    def put_floors(self, value: bytes) -> None:
+        self.direct.put(f"{self.corner.prefix}/.fencelock/floors", value)
+
     def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
         call = client.call
@@ -69,6 +73,12 @@ class TestEtcdGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
+
+
+class TestEtcdPurge(PurgedBetween):
+    @pytest.fixture
+    def face(self, etcd_fleet: EtcdFleet) -> Face:
+        return EtcdFace(fresh_corner(etcd_fleet, 1))
 
 
 class AsyncEtcdFace(EtcdFace):

@@ -34,6 +34,10 @@ class Face(ABC):
         """Return the value, as somebody who knows no guard."""
 
     @abstractmethod
+    def put_floors(self, value: bytes) -> None:
+        """Write what the guard keeps of floors, which are there, as somebody who knows no guard."""
+
+    @abstractmethod
     def watch(self, guard: Any, loss: "Loss") -> "Loss":
         """Have the guard's requests pass through the loss, and return it."""
 

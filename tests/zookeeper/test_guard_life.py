@@ -18,6 +18,7 @@ from tests.support.guard_colocated import BesideLocks
 from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.purged_between import PurgedBetween
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
@@ -57,6 +58,9 @@ class ZooKeeperFace(Face):
         self.direct.sync("/")
         return self.direct.get(self.key)[0].decode()
 
+    def put_floors(self, value: bytes) -> None:
+        self.direct.set(f"{self.base}/.fencelock/floors", value)
+
     def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
         send = client._send
@@ -81,6 +85,12 @@ class TestZooKeeperGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
+
+
+class TestZooKeeperPurge(PurgedBetween):
+    @pytest.fixture
+    def face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Face:
+        return ZooKeeperFace(zookeeper, direct)
 
 
 class ZooKeeperFaceBesideLocks(ZooKeeperFace):

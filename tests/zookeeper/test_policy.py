@@ -14,6 +14,8 @@ from kazoo.security import make_digest_acl_credential
 
 import fencelock
 from fencelock.errors import SourceError
+from fencelock.protocol import FindOldMarks
+from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.cli.program import Program, program
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
@@ -155,6 +157,17 @@ def test_an_operator_of_limited_nodes_breaks_and_moves_marks(limited: Limited) -
         salaries = fencelock.guard(limited.guard_url("operator"), resource="salaries", lock=LOCK)
         salaries.raise_to(operators, reason="a test")
         assert salaries.mark().token >= broken.token
+
+
+def test_a_purge_leaves_the_mark_that_its_application_could_not_make_again(limited: Limited) -> None:
+    operator = limited.guard_url("operator")
+    with fencelock.connect(limited.source_url("app")) as source, source.lock(LOCK, ttl=TTL) as lease:
+        fencelock.guard(limited.guard_url("app"), resource=RESOURCE, lock=LOCK).seal(lease)
+        fencelock.guard(operator, resource="order:42", lock=LOCK).seal(lease)
+        found = guard_store(operator).connect().perform(FindOldMarks(lease.sequencer.source_id, 0))
+    resources = {mark.resource for mark in found}
+    assert "order:42" in resources
+    assert RESOURCE not in resources
 
 
 def test_a_role_that_is_no_user_of_zookeeper_is_named(limited: Limited, program: Program) -> None:

@@ -26,6 +26,7 @@ from fencelock.stores.quorum.effects import EffectsCodec, Operations
 from fencelock.stores.quorum.stored_values import (
     FLOORS,
     PendingChanges,
+    StoredMark,
     StoredValue,
     decode_floors,
     decode_mark,
@@ -95,7 +96,7 @@ class OptimisticGuardCodec(EffectsCodec):
 
     def _marks(self, found: Mapping[str, StoredValue]) -> dict[str, Mark]:
         return {
-            resource: decode_mark(self._url, resource, stored.value)
+            resource: decode_mark(self._url, resource, stored.value).mark
             for resource, stored in found.items()
             if stored.value is not None and resource != FLOORS
         }
@@ -121,24 +122,30 @@ class OptimisticGuardCodec(EffectsCodec):
     def _change_mark(self, request: ask.ChangeMark) -> Operations:
         if not request.is_implausible:
             self._check_plausible(request.mark.resource, request.mark.token)
-        self._put(request.mark)
+        self._put(request.mark, is_rebound=request.entry.action == "rebind")
         self._changes.entries.append(request.entry)
         yield from ()
 
     def _mark(self, resource: str) -> Mark | None:
         """Return a mark that this transaction has read, as it leaves it."""
+        stored = self._stored_mark(resource)
+        return None if stored is None else stored.mark
+
+    def _stored_mark(self, resource: str) -> StoredMark | None:
         value = self._changes.value(resource)
         return None if value is None else decode_mark(self._url, resource, value)
 
-    def _put(self, mark: Mark) -> None:
+    def _put(self, mark: Mark, *, is_rebound: bool = False) -> None:
         """Write a mark; StaleTokenError if the floor of the source that it gets does not admit it."""
-        changes, before = self._changes, self._mark(mark.resource)
-        if mark.source_id is not None and (before is None or before.source_id != mark.source_id):
-            changes.relies_on_floors = True
+        before = self._stored_mark(mark.resource)
+        if mark.source_id is not None and (before is None or before.mark.source_id != mark.source_id):
+            self._changes.relies_on_floors = True
             check_above_floor(mark, self._floor(mark.source_id))
-        # A commit that was not confirmed is repeated with the same value, so that blocks that rely on it go on.
-        same = changes.value(mark.resource) if before == mark else None
-        changes.writes[mark.resource] = same or encode_mark(mark, now_text())
+        after = StoredMark(mark, now_text(), is_rebound or (before is not None and before.is_rebound))
+        if before is not None and before == after._replace(raised_at=before.raised_at):
+            # A commit that was not confirmed is repeated with the same value, so that blocks that rely on it go on.
+            after = before
+        self._changes.writes[mark.resource] = encode_mark(after)
 
     def _floor(self, source_id: str) -> ask.Floor | None:
         token = decode_floors(self._url, self._changes.value(FLOORS)).get(source_id)

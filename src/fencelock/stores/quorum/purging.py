@@ -1,12 +1,13 @@
 """The purge of marks at a store with optimistic transactions (etcd, ZooKeeper): which marks go, and the floors they
 leave.
 
-Promise: pure. A mark is deleted only if it is still what was read, in the request that raises the floor (G15). Nothing
-is purged while it cannot be read which resources were bound to another lock.
+Promise: pure. A mark is deleted only if it is still what was read, in the request that raises the floor (G15).
+Never: a mark deleted whose resource was ever bound to another lock or source.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fencelock.protocol import guard_requests as ask
@@ -14,7 +15,14 @@ from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 from fencelock.stores.errors import floor_changed
 from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec
-from fencelock.stores.quorum.stored_values import FLOORS, decode_action, decode_floors, encode_floors, is_old_mark
+from fencelock.stores.quorum.stored_values import (
+    FLOORS,
+    PendingChanges,
+    decode_floors,
+    decode_mark,
+    encode_floors,
+    is_older,
+)
 
 if TYPE_CHECKING:
     from fencelock.model import Mark
@@ -23,14 +31,15 @@ if TYPE_CHECKING:
 class PurgingGuardCodec(OptimisticGuardCodec):
     """The operations of one connection, those of operators who purge included; a store implements the abstract ones."""
 
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._names: list[str] | None = None
+        """The resources that had a mark when the search for old ones began, in order."""
+
     # --- implemented by the store ---
     @abstractmethod
     def _read_names(self) -> Operations:
         """Return the resources that have a mark."""
-
-    @abstractmethod
-    def _read_entries(self) -> Operations:
-        """Return the stored values of all audit entries."""
 
     @abstractmethod
     def _find_limited(self, resources: Collection[str]) -> Operations:
@@ -38,34 +47,38 @@ class PurgingGuardCodec(OptimisticGuardCodec):
 
     # --- the requests ---
     def _find_old_marks(self, request: ask.FindOldMarks) -> Operations:
-        names: list[str] = yield from self._read_names()
-        later = sorted((name for name in names if name.encode() > request.after.encode()), key=str.encode)
+        # A purge asks again and again on one connection, and the list of all names may be long.
+        if self._names is None or not request.after:
+            self._names = sorted((yield from self._read_names()), key=str.encode)
+        position = bisect_right(self._names, request.after.encode(), key=str.encode)
         found: list[Mark] = []
-        for start in range(0, len(later), MAX_PURGED_MARKS):
-            if len(found) >= request.limit:
-                break
-            stored = yield from self._read(later[start : start + MAX_PURGED_MARKS])
-            marks = self._marks(stored)
-            old = [
-                mark
-                for name, mark in marks.items()
-                if mark.source_id == request.source_id
-                and mark.token
-                and is_old_mark(stored[name].value or b"", request.older_than_ms)
-            ]
-            kept = yield from self._never_purged([mark.resource for mark in old])
-            found += [mark for mark in old if mark.resource not in kept]
+        while position < len(self._names) and len(found) < request.limit:
+            changes, end = PendingChanges(), position + MAX_PURGED_MARKS
+            changes.seen = yield from self._read(self._names[position:end])
+            old = (one for one in changes.seen if self._is_old(changes, one, request))
+            found += yield from self._purgeable(changes, old)
+            position = end
         return tuple(found[: request.limit])
+
+    def _is_old(self, changes: PendingChanges, resource: str, request: ask.FindOldMarks) -> bool:
+        value = changes.value(resource)
+        if value is None:
+            return False
+        mark, raised_at, _ = decode_mark(self._url, resource, value)
+        return mark.source_id == request.source_id and mark.token > 0 and is_older(raised_at, request.older_than_ms)
+
+    def _purgeable(self, changes: PendingChanges, resources: Iterable[str]) -> Operations:
+        """Return the marks of those of these resources that may be purged, whatever their age."""
+        stored = [decode_mark(self._url, one, value) for one in resources if (value := changes.value(one)) is not None]
+        marks = [one.mark for one in stored if not one.is_rebound]
+        limited = (yield from self._find_limited([one.resource for one in marks])) if marks else ()
+        return [one for one in marks if one.resource not in limited]
 
     def _purge_marks(self, request: ask.PurgeMarks) -> Operations:
         changes, floor = self._changes, request.floor
-        names = [mark.resource for mark in request.marks]
-        changes.seen = yield from self._read((*names, FLOORS))
-        # Read after the marks: whoever binds one of them to another lock from here on changes the mark.
-        kept = yield from self._never_purged(names)
-        gone = [
-            mark.resource for mark in request.marks if mark.resource not in kept and self._mark(mark.resource) == mark
-        ]
+        changes.seen = yield from self._read((*(mark.resource for mark in request.marks), FLOORS))
+        purgeable = yield from self._purgeable(changes, (mark.resource for mark in request.marks))
+        gone = [mark.resource for mark in request.marks if mark in purgeable]
         changes.seen = {name: changes.seen[name] for name in (*gone, FLOORS)}
         if gone:
             changes.writes.update(dict.fromkeys(gone))
@@ -86,15 +99,6 @@ class PurgingGuardCodec(OptimisticGuardCodec):
         changes.writes[FLOORS] = encode_floors({source_id: token for source_id, token in floors.items() if token})
         changes.relies_on_floors = True
         changes.entries.append(entry)
-
-    def _never_purged(self, resources: Collection[str]) -> Operations:
-        """Return those of these resources whose marks stay, whatever their age."""
-        if not resources:
-            return set()
-        limited: set[str] = yield from self._find_limited(resources)
-        entries: list[bytes] = yield from self._read_entries()
-        actions = (decode_action(self._url, entry) for entry in entries)
-        return limited | {resource for action, resource in actions if action == "rebind"}
 
     ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         **OptimisticGuardCodec.ANSWERS,

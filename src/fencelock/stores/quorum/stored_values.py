@@ -31,9 +31,9 @@ _MARK = {
     "digest": str | None,
     "closed": bool,
     "raised_at": str | None,
+    "rebound": bool,
 }
 _FLOORS = {"schema": int, "floors": dict}
-_ENTRY = {"action": str, "resource": str}
 _TOKEN = re.compile(r"[0-9]{1,19}")
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
@@ -65,18 +65,27 @@ def now_text() -> str:
     return datetime.now(UTC).strftime(_TIME)
 
 
-def is_older(written_at: object, older_than_ms: int) -> bool:
+def is_older(written_at: str | None, older_than_ms: int) -> bool:
     """Return whether a stored time is so long ago, by this machine's clock; False for what is not a time."""
     try:
-        then = datetime.strptime(written_at, _TIME).replace(tzinfo=UTC)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        then = datetime.strptime(written_at or "", _TIME).replace(tzinfo=UTC)
+    except ValueError:
         return False
     return datetime.now(UTC) - then >= timedelta(milliseconds=older_than_ms)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
-def encode_mark(mark: Mark, raised_at: str | None) -> bytes:
+class StoredMark(NamedTuple):
+    """A mark, the time of its last write, and whether its resource was ever bound to another lock or source."""
+
+    mark: Mark
+    raised_at: str | None = None
+    is_rebound: bool = False
+
+
+def encode_mark(stored: StoredMark) -> bytes:
     """Return the stored value of a mark."""
+    mark = stored.mark
     return to_json(
         {
             "schema": SCHEMA_NUMBER,
@@ -86,12 +95,13 @@ def encode_mark(mark: Mark, raised_at: str | None) -> bytes:
             "history_id": mark.history_id,
             "digest": mark.digest,
             "closed": mark.is_closed,
-            "raised_at": raised_at,
+            "raised_at": stored.raised_at,
+            "rebound": stored.is_rebound,
         }
     )
 
 
-def decode_mark(url: str, resource: str, value: bytes) -> Mark:
+def decode_mark(url: str, resource: str, value: bytes) -> StoredMark:
     """Return the mark in a stored value; SchemaError if the value is not a mark."""
     found = _decode(url, value)
     if not has_members(found, _MARK) or not _TOKEN.fullmatch(found["token"]):
@@ -100,12 +110,8 @@ def decode_mark(url: str, resource: str, value: bytes) -> Mark:
             f"which tokens it refuses: find out who wrote there, and restore the mark from a backup"
         )
     identity = found["source_id"], found["history_id"], found["digest"]
-    return Mark(resource, found["lock"], int(found["token"]), *identity, found["closed"])
-
-
-def is_old_mark(value: bytes, older_than_ms: int) -> bool:
-    """Return whether the stored value of a mark was written so long ago."""
-    return is_older(decode_object(value).get("raised_at"), older_than_ms)
+    mark = Mark(resource, found["lock"], int(found["token"]), *identity, found["closed"])
+    return StoredMark(mark, found["raised_at"], found["rebound"])
 
 
 # --- floors -----------------------------------------------------------------------------------------------------------
@@ -138,17 +144,6 @@ def encode_entry(entry: AuditEntry) -> bytes:
     """Return the stored value of an audit entry, with the time on this machine's clock."""
     members = entry._asdict() | {"at": datetime.now(UTC).isoformat(timespec="seconds")}
     return to_json(members | {"from_token": str(entry.from_token), "to_token": str(entry.to_token)})
-
-
-def decode_action(url: str, value: bytes) -> tuple[str, str]:
-    """Return the action and the resource of an audit entry; SchemaError if the value is none."""
-    found = decode_object(value)
-    if not has_members(found, _ENTRY):
-        raise SchemaError(
-            f"{url}: an entry of the audit is none, so the guard cannot tell which resources were bound to another "
-            f"lock, whose marks stay: find out who wrote there, and restore the entry from a backup, or delete it"
-        )
-    return found["action"], found["resource"]
 
 
 def to_json(members: Mapping[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from fencelock.errors import ConfigError
 from fencelock.model import Mark
 from fencelock.stores.quorum.encoding import RESERVED
-from fencelock.stores.quorum.stored_values import encode_mark
+from fencelock.stores.quorum.stored_values import StoredMark, encode_mark
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 
@@ -28,7 +28,7 @@ _READERS = f"{_OPERATOR},world:anyone:r"
 
 def guard_policy(hosts: str, layout: ZooKeeperGuardLayout, resource: str, lock: str, roles: Sequence[str]) -> str:
     """Return the commands that let users write one resource, its mark and its effects."""
-    mark = encode_mark(Mark(resource, lock), None).decode().replace("'", r"\u0027")
+    mark = encode_mark(StoredMark(Mark(resource, lock))).decode().replace("'", r"\u0027")
     own = [
         *_node(layout.mark(resource), _list(roles, "cdrw"), mark),
         *_node(layout.effects(resource), _list(roles, "cdrw")),

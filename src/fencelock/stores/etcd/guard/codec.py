@@ -49,14 +49,9 @@ class EtcdGuardLayout(NamedTuple):
         """The key of the floors."""
         return floors_key(self.prefix)
 
-    @property
-    def audit(self) -> bytes:
-        """The key prefix of all audit entries."""
-        return self.prefix + f"{RESERVED}/audit/".encode()
-
     def new_entry(self) -> bytes:
         """Return a new key for an audit entry."""
-        return self.audit + uuid4().hex.encode()
+        return self.prefix + f"{RESERVED}/audit/{uuid4().hex}".encode()
 
     def mark(self, resource: str) -> bytes:
         """Return the key of a mark; of the floors for FLOORS."""
@@ -109,10 +104,6 @@ class EtcdGuardCodec(PurgingGuardCodec):
     def _read_names(self) -> Operations:
         answer = yield txn((), (get_prefix(self._layout.marks, is_keys_only=True),))
         return list(filter(None, (self._resource(one.key) for one in answer.responses[0].response_range.kvs)))
-
-    def _read_entries(self) -> Operations:
-        answer = yield txn((), (get_prefix(self._layout.audit),))
-        return [one.value for one in answer.responses[0].response_range.kvs]
 
     def _find_limited(self, resources: Collection[str]) -> Operations:
         """Return none: a role's right is to a key, whether or not that exists."""

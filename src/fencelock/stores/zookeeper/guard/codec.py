@@ -117,15 +117,6 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
         children: list[str] = yield lambda client: client.child_names(self._layout.marks)
         return list(filter(None, map(unescape_name, children)))
 
-    def _read_entries(self) -> Operations:
-        parent, found = self._layout.audit, []
-        names: list[str] = yield lambda client: client.child_names(parent)
-        for start in range(0, len(names), _READ_AT_ONCE):
-            paths = [f"{parent}/{name}" for name in names[start : start + _READ_AT_ONCE]]
-            stored: list[StoredValue] = yield lambda client, paths=paths: client.read(paths)
-            found += [one.value for one in stored if one.value is not None]
-        return found
-
     def _find_limited(self, resources: Collection[str]) -> Operations:
         """Return those whose access list names a writer who may not create marks: an operator created them."""
         paths = [self._layout.marks, *map(self._layout.mark, resources)]
