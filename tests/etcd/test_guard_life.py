@@ -23,6 +23,7 @@ from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 from tests.support.purged_between import PurgedBetween
+from tests.support.purged_marks import PurgedMarks
 
 __all__ = ["program"]
 
@@ -75,7 +76,13 @@ class TestEtcdGuard(GuardLife):
         return new_face()
 
 
-class TestEtcdPurge(PurgedBetween):
+class TestEtcdPurgedMarks(PurgedMarks):
+    @pytest.fixture
+    def marks_url(self, etcd: Corner) -> str:
+        return etcd.url
+
+
+class TestEtcdPurgedBetween(PurgedBetween):
     @pytest.fixture
     def face(self, etcd_fleet: EtcdFleet) -> Face:
         return EtcdFace(fresh_corner(etcd_fleet, 1))

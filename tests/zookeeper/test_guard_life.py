@@ -19,6 +19,7 @@ from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.support.purged_between import PurgedBetween
+from tests.support.purged_marks import PurgedMarks
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
@@ -87,7 +88,13 @@ class TestZooKeeperGuard(GuardLife):
         return new_face()
 
 
-class TestZooKeeperPurge(PurgedBetween):
+class TestZooKeeperPurgedMarks(PurgedMarks):
+    @pytest.fixture
+    def marks_url(self, zookeeper: ZooKeeperServer) -> str:
+        return zookeeper.url(fresh_base())
+
+
+class TestZooKeeperPurgedBetween(PurgedBetween):
     @pytest.fixture
     def face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Face:
         return ZooKeeperFace(zookeeper, direct)
