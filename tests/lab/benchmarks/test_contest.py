@@ -11,7 +11,7 @@ from fencelock_lab.benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handin
 from fencelock_lab.benchmarks.peers.player import Player, contenders
 from fencelock_lab.benchmarks.stores import site
 
-SHORT: dict[str, object] = {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}
+SHORT: dict[str, object] = {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.1, "SETTLE_S": 0.05, "TURNS": 2}
 STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
 
 
@@ -31,6 +31,7 @@ def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys
     for case in (many(RATE, 2), many(FAIRNESS, 5), handing_over(1), handing_over(3)):
         assert _variants(results, case) >= {"fencelock", "flock(2) by hand"}, case
     assert all(result.median > 0 for result in results)
+    assert all(one.low < one.high for one in results if one.case == many(RATE, 2)), "each had several turns"
     (flock,) = [one for one in results if one.variant == "flock(2) by hand" and one.case == ALONE]
     assert "freed by the kernel" in flock.lacks
     left_out = capsys.readouterr().err

@@ -58,10 +58,23 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_the_table_has_a_row_for_each_who_was_measured() -> None:
     told = page.as_markdown([PLANTED])
     (row,) = [line for line in told.splitlines() if line.startswith("| fencelock |")]
-    assert row == "| fencelock | 123 | 234 |  | 1.12x | 4,321 |  |  | 1,234 |  |  |  | 0.876 |  |  |"
+    assert row == "| fencelock | 123 | 234 |  | 1.12x | 4,321 |  |  | 1,234 |  |  |  | 0.876 (0.7 to 0.9) |  |  |"
     (row,) = [line for line in told.splitlines() if line.startswith("| somebody |")]
     assert row.startswith("| somebody | 5,679 | 7,777 |")
     assert row.endswith("| no token |")
+
+
+def test_a_rate_of_several_turns_has_its_range_and_one_of_a_single_turn_says_so() -> None:
+    assert "in one turn of one second:" in page.as_markdown([PLANTED])
+    rates = summarise(many(RATE, 8), "fencelock", "/s", [900.0, 1000.0, 1300.0])
+    told = page.as_markdown([replace(PLANTED, results=[*PLANTED.results, rates])])
+    assert "| 1,000 (900 to 1,300) |" in told
+    assert "in one turn of one second:" not in told
+
+
+def test_each_table_of_libraries_says_who_waits_for_a_disk() -> None:
+    assert set(page.FLUSHES) == {subject for subject, parts in SUBJECTS.items() if "contest" in parts}
+    assert "`appendfsync always`" in page.as_markdown([replace(PLANTED, subject="redis")])
 
 
 def test_what_is_missed_or_not_measured_is_said() -> None:
@@ -133,7 +146,7 @@ def test_a_subject_that_fails_leaves_the_others_what_they_have(tmp_path: Path, m
     def measured(name: str, *_: object) -> bool:
         if name == "etcd":
             return False
-        write(replace(PLANTED, subject=name, title=name), tmp_path)
+        write(replace(PLANTED, subject=name, title=name, results=[]), tmp_path)
         return True
 
     monkeypatch.setattr(command, "measured", measured)

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
     )
-    parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
+    parser.add_argument("--minutes", type=float, help="how long it may take; 0: as few turns as there may be")
     parser.add_argument(
         "--publish", action="store_true", help="measure nothing: write the page of the results, and README's figures"
     )

@@ -3,6 +3,7 @@
 Promise: every figure on it is in a results file, in the same digits. `performance.md` explains the figures.
 """
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from fencelock_lab.benchmarks.measure import Measurement
@@ -22,16 +23,37 @@ from fencelock_lab.benchmarks.results import Report, by_variant
 _HEAD = """# Measured
 
 `make bench STORE=all` wrote this page and [its files](../../lab/results). [Another page](performance.md) explains the
-figures and helps to choose. The libraries in one table took turns on one private server, which flushed every write
-that the store promises to flush; compare figures within a table only. Times are microseconds (us) and milliseconds
-(ms); a ratio is the median of each turn's ratio to the first row. *missed*: the result is above its aim.
+figures and helps to choose. The libraries in one table took turns on one private server, whose files are on a disk;
+compare figures within a table only. Times are microseconds (us) and milliseconds (ms); a ratio is the median of each
+turn's ratio to the first row. *missed*: the result is above its aim.
 
 The columns: *p50*, *p99* and *p99.9* of acquiring and releasing a free lock; *cycles/s* of this many processes
 together that compete for one lock without a pause; for the largest number of processes, how *fair* that was (Jain's
 index, 1: all had the same share), and the longest wait of any process; *hand-off* from the call of release until the
-next acquire returns, with this many processes waiting. An empty cell: the library does not support the case, it
-failed, or no time was left. `python -m fencelock_lab.benchmarks --draw FOLDER` draws the same figures as pictures.
+next acquire returns, with this many processes waiting. A range in brackets has the quartiles: of the turns, of a second
+each, for what many processes do together, and of all hand-offs. An empty cell: the library does not support the case,
+it failed, or no time was left. `python -m fencelock_lab.benchmarks --draw FOLDER` draws the same figures as pictures.
 """
+FLUSHES = {
+    "sqlite": "fencelock and the transactions by hand write to a write-ahead log with `synchronous=NORMAL`: they flush "
+    "at its checkpoints and for each block of tokens, not for a grant. The other libraries flush nothing.",
+    "postgres": "The server flushes each commit, as by default. fencelock and the statements by hand ask it not to "
+    "wait for that at a grant (`synchronous_commit=off`); an advisory lock writes nothing; sentinel-coordination's "
+    "commits wait.",
+    "mysql": "The server flushes each commit (`innodb_flush_log_at_trx_commit=1`, as by default), of fencelock and of "
+    "the statements by hand. GET_LOCK, and so tooz, writes nothing.",
+    "etcd": "The server flushes each write before it answers, as by default, of all libraries alike.",
+    "zookeeper": "The server flushes each write before it answers, as by default, of all libraries alike.",
+    "redis": "The server is made to flush each write before it answers (`appendfsync always`), so that its crash "
+    "forgets no lock. As it is usually set up, Redis flushes nothing before it answers: it is faster then, and a crash "
+    "forgets locks.",
+}
+"""Who waits for a disk, by the store."""
+_ONE_TURN = (
+    "What many processes do together was measured in one turn of one second: read *cycles/s*, *fair* and *longest* as "
+    "an order of magnitude."
+)
+_LINE = 119
 _CONTEST = (
     "library",
     *("p50 us", "p99 us", "p99.9 us", "ratio"),
@@ -49,7 +71,10 @@ def as_markdown(reports: Sequence[Report]) -> str:
         parts.append(f"## {report.title}\n")
         parts.append(f"{report.measured}, {report.seconds / 60:.1f} minutes; {report.machine}.\n")
         if report.find(ALONE):
+            parts.append(_paragraph(FLUSHES[report.subject]))
             parts.append(table(_CONTEST, _contest(report)))
+            if _is_of_one_turn(report):
+                parts.append(_paragraph(_ONE_TURN))
         others = [result for result in report.results if not is_of_contest(result.case)]
         if others:
             header = ("question", "", "median", "quartiles", "ratio", "aimed at")
@@ -58,9 +83,18 @@ def as_markdown(reports: Sequence[Report]) -> str:
     return "\n".join(parts)
 
 
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, _LINE, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
 def is_of_contest(case: str) -> bool:
     """Return whether a case has a column in the table of all lock libraries."""
     return case in _columns()
+
+
+def _is_of_one_turn(report: Report) -> bool:
+    """Return whether nothing shows how much the rates differ from turn to turn."""
+    return all(one.low == one.high for processes in PROCESSES for one in report.find(many(RATE, processes)))
 
 
 def _columns() -> list[str]:
@@ -83,7 +117,7 @@ def _contest(report: Report) -> list[list[str]]:
     found = [by_variant(report.find(case)) for case in cases]
     rows = []
     for alone in report.find(ALONE):
-        cells = [number(one[alone.variant].median) if alone.variant in one else "" for one in found]
+        cells = [_with_range(one[alone.variant]) if alone.variant in one else "" for one in found]
         tails, others = cells[: len(TAILS)], cells[len(TAILS) :]
         rows.append([alone.variant, number(alone.median), *tails, _ratio(alone), *others, alone.lacks])
     return rows
@@ -98,6 +132,12 @@ def _questions(results: Sequence[Measurement]) -> Iterable[list[str]]:
             spread = "" if result.low == result.high else f"{number(result.low)} to {number(result.high)}"
             median = f"{number(result.median)} {result.unit}".rstrip()
             yield ["" if index else case, result.variant, median, spread, _ratio(result), _aim(result)]
+
+
+def _with_range(result: Measurement) -> str:
+    if result.low == result.high:
+        return number(result.median)
+    return f"{number(result.median)} ({number(result.low)} to {number(result.high)})"
 
 
 def _aim(result: Measurement) -> str:

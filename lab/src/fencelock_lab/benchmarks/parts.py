@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 _QUESTIONS = {"cycle": 8.0, "guarded": 20.0, "waiting": 50.0, "held": 65.0}
 SUBJECTS: Mapping[str, Mapping[str, float]] = {
-    "sqlite": {"contest": 110.0, **_QUESTIONS, "known": 15.0},
-    "postgres": {"contest": 110.0, **_QUESTIONS, "known": 20.0, "held": 80.0},
-    "mysql": {"contest": 60.0, **_QUESTIONS, "held": 80.0},
-    "etcd": {"contest": 50.0, **_QUESTIONS},
-    "zookeeper": {"contest": 75.0, **_QUESTIONS},
-    "redis": {"contest": 85.0},
+    "sqlite": {"contest": 280.0, **_QUESTIONS, "known": 15.0},
+    "postgres": {"contest": 280.0, **_QUESTIONS, "known": 20.0, "held": 80.0},
+    "mysql": {"contest": 150.0, **_QUESTIONS, "held": 80.0},
+    "etcd": {"contest": 125.0, **_QUESTIONS},
+    "zookeeper": {"contest": 190.0, **_QUESTIONS},
+    "redis": {"contest": 215.0},
     "startup": {"startup": 45.0},
     "simulated": {"simulated": 40.0},
 }

@@ -33,6 +33,8 @@ HAND_OFF = "hand-off"
 BATCH = 50
 PROCESSES = (2, 8, 32, 64)
 CONTEND_S = 1.0
+TURNS = 3
+"""The fewest turns of all contenders: one turn of a second says nothing about how much the next one differs."""
 WAITERS = (1, 8, 32)
 HAND_OFFS = 10
 """In each turn."""
@@ -68,7 +70,7 @@ class Contest:
         self._contenders = contenders(site.store)
 
     def run(self, seconds: float) -> list[Measurement]:
-        """Measure everything at least once; use the time that is left for further turns."""
+        """Measure everything in TURNS turns at least; use the time that is left for further ones."""
         until = time.monotonic() + seconds
         results = self._alone(seconds * ALONE_SHARE)
         results += self._together(until)
@@ -100,7 +102,7 @@ class Contest:
 
     # --- together -----------------------------------------------------------------------------------------------------
     def _together(self, until: float) -> list[Measurement]:
-        """Let each contender that can wait take turns at all sizes; begin another turn only if time is left."""
+        """Let each contender that can wait take turns at all sizes; after TURNS begin another only if time is left."""
         left = [one for one in self._contenders if one.can_wait]
         samples: dict[str, dict[str, list[float]]] = {}
         for number in itertools.count():
@@ -112,7 +114,7 @@ class Contest:
                 except ChildProcessError as error:
                     print(f"left out from here on: {error}", file=sys.stderr)
                     left.remove(one)
-            if 2 * time.monotonic() - began > until:
+            if number + 1 >= TURNS and 2 * time.monotonic() - began > until:
                 break
         return [
             summarise(case, name, _unit(case), values) for case, own in samples.items() for name, values in own.items()
