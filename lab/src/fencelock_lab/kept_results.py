@@ -6,8 +6,16 @@ Promise: a reader finds the old content of a file or the new one, whole. Each re
 import json
 import os
 import platform
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+_LINE = 119
+
+
+def paragraph(text: str) -> str:
+    """Return a paragraph of a page, in lines as long as those that people write."""
+    return textwrap.fill(" ".join(text.split()), _LINE, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def machine() -> str:

@@ -3,7 +3,6 @@
 Promise: every figure on it is in a results file, in the same digits. `performance.md` explains the figures.
 """
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from fencelock_lab.benchmarks.measure import Measurement
@@ -19,6 +18,7 @@ from fencelock_lab.benchmarks.peers.contest import (
     many,
 )
 from fencelock_lab.benchmarks.results import Report, by_variant
+from fencelock_lab.kept_results import paragraph
 
 _HEAD = """# Measured
 
@@ -53,7 +53,6 @@ _ONE_TURN = (
     "What many processes do together was measured in one turn of one second: read *cycles/s*, *fair* and *longest* as "
     "an order of magnitude."
 )
-_LINE = 119
 _CONTEST = (
     "library",
     *("p50 us", "p99 us", "p99.9 us", "ratio"),
@@ -71,20 +70,16 @@ def as_markdown(reports: Sequence[Report]) -> str:
         parts.append(f"## {report.title}\n")
         parts.append(f"{report.measured}, {report.seconds / 60:.1f} minutes; {report.machine}.\n")
         if report.find(ALONE):
-            parts.append(_paragraph(FLUSHES[report.subject]))
+            parts.append(paragraph(FLUSHES[report.subject]))
             parts.append(table(_CONTEST, _contest(report)))
             if _is_of_one_turn(report):
-                parts.append(_paragraph(_ONE_TURN))
+                parts.append(paragraph(_ONE_TURN))
         others = [result for result in report.results if not is_of_contest(result.case)]
         if others:
             header = ("question", "", "median", "quartiles", "ratio", "aimed at")
             parts.append(table(header, _questions(others)))
         parts += [f"Not measured: {part} ({why}).\n" for part, why in report.failed.items()]
     return "\n".join(parts)
-
-
-def _paragraph(text: str) -> str:
-    return textwrap.fill(text, _LINE, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def is_of_contest(case: str) -> bool:

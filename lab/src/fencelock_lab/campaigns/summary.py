@@ -13,13 +13,13 @@ from fencelock.testing import unfenced
 from fencelock_lab.campaigns.results import CampaignFinding, CampaignReport
 from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES
 from fencelock_lab.campaigns.verdict import NAMES, NOT_ENOUGH
+from fencelock_lab.kept_results import paragraph
 
 PAGE = Path("docs") / "explanation" / "verified.md"
 _LOOK_S = 5.0
 _SECONDS_PER_MINUTE = 60
-_HEAD = """# What `fencelock verify` found
-
-`{command}` wrote this page and [its file](../../lab/results/verified.json): commit `{commit}`, {measured},
+_TITLE = "# What `fencelock verify` found\n\n"
+_HEAD = """`{command}` wrote this page and [its file](../../lab/results/verified.json): commit `{commit}`, {measured},
 {minutes:.0f} minutes; {machine}. Real processes compete for locks and write to guarded resources on private servers
 ([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
 
@@ -99,20 +99,21 @@ def page(report: CampaignReport) -> str:
 def _head(report: CampaignReport, found: list[CampaignFinding]) -> str:
     broken = sum(one.told["violations_in_all"] for one in found)
     short = sum(one.told["verdict"] == NAMES[NOT_ENOUGH] for one in found)
-    return _HEAD.format(
+    told = _HEAD.format(
         command=report.command,
         commit=report.commit,
         measured=report.measured,
         minutes=report.seconds / _SECONDS_PER_MINUTE,
         machine=report.machine,
         campaigns=f"{len(found)} campaigns" if len(found) != 1 else "1 campaign",
-        violations=f"{broken:,} violations" if broken else "the checkers found no violation",
+        violations=f"{broken:,} violation{'s' * (broken != 1)}" if broken else "the checkers found no violation",
         too_little=f" In {short} of them too little happened to prove anything." if short else "",
         **{
             what: sum(one.told["amounts"][what] for one in found)
             for what in ("freezes", "kills", "disturbances", "server_faults")
         },
     )
+    return _TITLE + "\n".join(paragraph(each) for each in told.split("\n\n"))
 
 
 def _in_one_line(text: str) -> str:
