@@ -55,6 +55,8 @@ _ALLOWED_CLIENTS = {
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},
     "fencelock.integrations.alembic": {"alembic", "sqlalchemy"},
     "fencelock.integrations.django": {"django"},
+    "fencelock.integrations.opentelemetry": {"opentelemetry"},
+    "fencelock.integrations.prometheus": {"prometheus_client"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},
     "fencelock.testing.pytest": {"psycopg", "pytest"},

@@ -6,11 +6,12 @@ to its end even if its task is cancelled.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential
-from fencelock._api.guard_core import GuardCore, GuardedWork, repair
+from fencelock._api.guard_core import FAILED, ROLLED_BACK, GuardCore, GuardedWork, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once
 from fencelock._drivers.aio import Threads
@@ -123,7 +124,7 @@ class AsyncioExecutor:
 class AsyncioWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_limit", "_once", "_presented", "_store")
+    __slots__ = ("_began_s", "_connection", "_core", "_credential", "_limit", "_once", "_presented", "_store")
 
     def __init__(
         self, core: GuardCore, store: AsyncGuardStore, credential: Credential, limit: IdleLimit, once: Once | None
@@ -139,6 +140,7 @@ class AsyncioWork:
     async def open(self) -> Any:
         """Seal if need be, begin, present the lease, and return the native connection."""
         core, credential = self._core, self._credential
+        self._began_s = time.monotonic()
         connection = self._store.connect_async()
         try:
             with core.emitting_refusals(credential):
@@ -158,18 +160,22 @@ class AsyncioWork:
     async def _end(self, error: BaseException | None) -> GuardError | None:
         connection = self._connection
         assert connection is not None, "open comes first"
+        reason: str | None = FAILED
         try:
             if error is None:
                 with self._core.emitting_refusals(self._credential), self._limit.explaining():
                     flow = self._core.finish_flow(self._credential, self._presented, self._once)
                     await run_async(flow, connection)
+                reason = None
                 return None
             await connection.rollback()
+            reason = ROLLED_BACK
             mapped = connection.map_error(error)
             self._limit.explain(error, mapped)
             return mapped
         finally:
             connection.close()
+            self._core.emit_guarded(self._credential, self._began_s, reason)
 
 
 class ThreadExecutor:

@@ -7,6 +7,7 @@ its own guarded transaction gets GuardError at once. Never: asyncio imported her
 """
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock._platform import at_fork
 from fencelock.errors import GuardError, UnsupportedError
-from fencelock.hooks import Event, Hooks, emit
+from fencelock.hooks import Event, Hooks, emit, is_observed
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import GuardFlow, InspectResources
@@ -229,11 +230,25 @@ class GuardCore:
         for resource, error in refused:
             self.emit_refused(credential, error, resource)
 
+    def emit_guarded(self, credential: Credential, began_s: float, reason: str | None) -> None:
+        """Emit the end of a guarded transaction."""
+        if is_observed(self.hooks, "guarded"):
+            resources = self.scope.resources
+            resource = resources[0] if len(resources) == 1 else None
+            duration = time.monotonic() - began_s
+            token = credential.sequencer.token
+            emit(self.hooks, Event("guarded", self.scope.lock, token, resource, duration=duration, reason=reason))
+
     def emit_refused(self, credential: Credential, error: GuardError, resource: str | None = None) -> None:
         """Emit a refusal of the token; a mistake in using the guard is not one."""
         if (reason := KINDS.get(type(error))) is not None:
             resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
             emit(self.hooks, Event("refused", self.scope.lock, credential.sequencer.token, resource, reason=reason))
+
+
+ROLLED_BACK = "rolled back"
+FAILED = "failed"
+"""How a guarded transaction ended that was not committed, for its event."""
 
 
 def check_unused(*, is_used: bool) -> None:
@@ -245,7 +260,7 @@ def check_unused(*, is_used: bool) -> None:
 class GuardedWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_limit", "_once", "_presented")
+    __slots__ = ("_began_s", "_connection", "_core", "_credential", "_is_used", "_limit", "_once", "_presented")
 
     def __init__(self, core: GuardCore, credential: Credential, limit: IdleLimit, once: Once | None) -> None:
         self._core = core
@@ -269,6 +284,7 @@ class GuardedWork:
     def open(self) -> Any:
         """Seal if need be, begin, present the lease, and return the native connection."""
         core, credential = self._core, self._credential
+        self._began_s = time.monotonic()
         self._connection = core.store.connect()
         try:
             opened = run(core.open_flow(credential, self._limit, self._once), self._connection)
@@ -286,17 +302,21 @@ class GuardedWork:
         """Commit, or roll back after an exception; return the GuardError that the exception stands for, if any."""
         connection = self._connection
         assert connection is not None, "open comes first"
+        reason: str | None = FAILED
         try:
             if error is None:
                 with self._core.emitting_refusals(self._credential), self._limit.explaining():
                     run(self._core.finish_flow(self._credential, self._presented, self._once), connection)
+                reason = None
                 return None
             connection.rollback()
+            reason = ROLLED_BACK
             mapped = connection.map_error(error)
             self._limit.explain(error, mapped)
             return mapped
         finally:
             self.give_back()
+            self._core.emit_guarded(self._credential, self._began_s, reason)
 
     def give_back(self) -> None:
         """Give the connection back, if that has not happened yet; its open transaction is rolled back."""

@@ -62,6 +62,10 @@ class Process:
 PROCESS = Process()
 
 
+_ENDS = ("released", "lost")
+"""The events that say for how long the lease was held."""
+
+
 class Listeners:
     """The callbacks and hooks of one lease. The public lease refers to them, the record does so weakly: a callback
     often belongs to the object that has the lease, and would keep that alive through the keeper for ever (H2).
@@ -78,6 +82,8 @@ class Listeners:
     ) -> None:
         """Call hooks and log for an event of the lease."""
         if is_observed(self.hooks, name):
+            if name in _ENDS:
+                duration = (boottime_ms() - record.began_ms) / 1000
             event = Event(
                 name, record.lock, token=record.grant.token, holder=record.holder, duration=duration, reason=reason
             )
@@ -95,6 +101,7 @@ class LeaseRecord:
         "_listeners",
         "_state",
         "_was_reported_over",
+        "began_ms",
         "claim",
         "deadline_ms",
         "driver",
@@ -125,6 +132,7 @@ class LeaseRecord:
         self.holder = holder
         self.ttl_ms = ttl_ms
         self.grant = grant
+        self.began_ms = boottime_ms()
         self.deadline_ms = grant.deadline_ms
         self._listeners = weakref.ref(listeners)
         self._generation = PROCESS.generation
