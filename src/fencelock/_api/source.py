@@ -58,7 +58,7 @@ class BaseSource(Uncopyable):
 
     @property
     def url(self) -> str:
-        """The source's URL, without a password."""
+        """The source's URL, without user and password."""
         return shown_url(self._store.url)
 
     @property
