@@ -25,8 +25,8 @@ _HEAD = """`{command}` wrote this page and [its file](../../lab/results/verified
 
 **In {campaigns} with {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of
 the network and {server_faults:,} faults of servers: {violations}.**{too_little} The counts say how much happened; they
-are no measure of speed. A campaign in which too little happened to prove anything runs again, at most three times;
-the table shows its last run, or the first that found a violation.
+are no measure of speed. A campaign in which too little happened to prove anything runs again if there is time; the
+table shows its last run, or the first that found a violation.
 """
 _GROUPS = {
     STORES: """
@@ -98,7 +98,7 @@ def page(report: CampaignReport) -> str:
 
 def _head(report: CampaignReport, found: list[CampaignFinding]) -> str:
     broken = sum(one.told["violations_in_all"] for one in found)
-    short = sum(one.told["verdict"] == NAMES[NOT_ENOUGH] for one in found)
+    short = [f"`{one.schedule}`" for one in found if one.told["verdict"] == NAMES[NOT_ENOUGH]]
     told = _HEAD.format(
         command=report.command,
         commit=report.commit,
@@ -107,7 +107,7 @@ def _head(report: CampaignReport, found: list[CampaignFinding]) -> str:
         machine=report.machine,
         campaigns=f"{len(found)} campaigns" if len(found) != 1 else "1 campaign",
         violations=f"{broken:,} violation{'s' * (broken != 1)}" if broken else "the checkers found no violation",
-        too_little=f" In {short} of them too little happened to prove anything." if short else "",
+        too_little=f" Too little happened to prove anything in {', '.join(short)}." if short else "",
         **{
             what: sum(one.told["amounts"][what] for one in found)
             for what in ("freezes", "kills", "disturbances", "server_faults")
