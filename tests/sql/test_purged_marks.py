@@ -26,6 +26,7 @@ from fencelock.stores.registry import guard_store
 from tests.sql.dialect import MakeRole, run
 from tests.sql.guarded import Guarded, Step
 from tests.support.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
+from tests.support.purged_marks import PurgedMarks
 
 ENTITY = "order:42"
 SOURCE = sequencer(1).source_id
@@ -112,6 +113,14 @@ class Purged:
 @pytest.fixture
 def purged(guarded: Guarded) -> Purged:
     return Purged(guarded)
+
+
+class TestPurgedMarks(PurgedMarks):
+    @pytest.fixture
+    def marks_url(self, unprotected: Guarded) -> str:
+        url: str = unprotected.database.url()
+        guard_store(url).install()
+        return url
 
 
 # --- the refusal, for every client ---------------------------------------------------------------------------

@@ -23,8 +23,8 @@
 -- must be, or inside an XA transaction, FL007 the guarded transaction ended before, FL008 a snapshot from before the
 -- seal, FL009 a forbidden change of a mark, FL011 not a sequencer, FL012 an implausible token, FL013 a signature that is
 -- missing or wrong, FL014 an account without a right, FL015 a mark that does not exist, FL017 a token that is not above
--- the floor of purged marks, FL018 a table that was
--- rebuilt without its triggers. Lists of resources are hexadecimal, separated by commas, in the order of their bytes.
+-- the floor of purged marks, FL018 a table that was rebuilt without its triggers. Lists of resources are hexadecimal,
+-- separated by commas, in the order of their bytes.
 
 -- name: fencelock_refuse_write
 -- Raise the reason why a trigger refuses a row: the session has not presented the current mark. It reads no table, since

@@ -28,11 +28,11 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
 -- name: create_mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a digest:
 -- an operator's), and when it was written last (UTC). `audit_id` names the entry of an operator's last change.
--- `requires_signature`: a sequencer raises the mark only if it is signed with a key of fencelock_guard_key. `stamp`: a secret of the mark as it is, from which sessions
--- that present it get their entry in @fencelock_presented. A row without a lock is not a mark yet: two
--- first seals of one resource wait for each other by it. A client that may seal may send any name, and a mark cannot be
--- deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as UTF-8, which they are
--- not.)
+-- `requires_signature`: a sequencer raises the mark only if it is signed with a key of fencelock_guard_key. `stamp`: a
+-- secret of the mark as it is, from which sessions that present it get their entry in @fencelock_presented. A row without a
+-- lock is not a mark yet: two first seals of one resource wait for each other by it. A client that may seal may send any
+-- name, and such a row cannot be deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as
+-- UTF-8, which they are not.)
 CREATE TABLE IF NOT EXISTS fencelock_mark (
     resource   VARBINARY(512)  PRIMARY KEY,
     lock_name  VARBINARY(512),
@@ -214,7 +214,7 @@ BEGIN
             SELECT 1 FROM fencelock_guard_audit AS entry
             WHERE entry.resource = OLD.resource AND entry.action = 'rebind' AND OLD.audit_id IS NOT NULL) THEN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
-            'FL009 a mark is not deleted without a floor in its place: every old token would be admitted. See fencelock purge --help';
+            'FL009 a mark is not deleted without a floor in its place, or old tokens would be admitted: see fencelock purge --help';
     END IF;
 END;
 

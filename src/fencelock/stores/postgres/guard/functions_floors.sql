@@ -7,38 +7,42 @@
 -- Refuse a mark that gets a source, unless its token is above the source's floor (of all floors, if it has a token and no
 -- source). An operator's may equal it: such a mark admits only higher ones. A transaction that keeps a snapshot is refused
 -- (40001) if the floor has changed since.
-CREATE FUNCTION fencelock.check_floor(p_mark fencelock.mark) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS
+CREATE FUNCTION fencelock.check_floor(p_resource text, p_source_id text, p_token bigint, p_digest text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     floor bigint;
 BEGIN
     IF fencelock.keeps_snapshot() THEN
-        INSERT INTO fencelock.floor (source_id, token) VALUES (coalesce(p_mark.source_id, ''), 0) ON CONFLICT DO NOTHING;
+        INSERT INTO fencelock.floor (source_id, token) VALUES (coalesce(p_source_id, ''), 0) ON CONFLICT DO NOTHING;
         PERFORM FROM fencelock.floor FOR SHARE;
     END IF;
     SELECT max(kept.token) INTO floor FROM fencelock.floor AS kept
-    WHERE kept.source_id = coalesce(p_mark.source_id, kept.source_id);
-    IF coalesce(p_mark.token, 0) < floor + (p_mark.digest IS NOT NULL)::integer THEN
+    WHERE kept.source_id = coalesce(p_source_id, kept.source_id);
+    IF p_token < floor + (p_digest IS NOT NULL)::integer THEN
         RAISE 'resource % has no mark of source %, and marks of that source up to token % were purged here: token % is '
-            'refused, for it may be older than what was purged', p_mark.resource, p_mark.source_id, floor, p_mark.token
-            USING ERRCODE = 'FL017', DETAIL = json_build_object(
-                'resource', p_mark.resource, 'token', coalesce(p_mark.token, 0)::text, 'mark', floor::text,
-                'source', p_mark.source_id), HINT = 'Nothing was written. Acquire the lock again.';
+            'refused, for it may be older than what was purged', p_resource, p_source_id, floor, p_token
+            USING ERRCODE = 'FL017', HINT = 'Nothing was written. Acquire the lock again.', DETAIL = json_build_object(
+                'resource', p_resource, 'token', p_token::text, 'mark', floor::text, 'source', p_source_id);
     END IF;
 END
 $$;
 
 -- name: create_is_purgeable
--- Whether a floor may stand for a mark: it has a token of a source, no operator has ever moved it to another lock or source,
--- no table is protected by it, and it requires no signature.
-CREATE FUNCTION fencelock.is_purgeable(p_mark fencelock.mark) RETURNS boolean LANGUAGE sql STABLE AS
+-- Whether a floor may stand for a resource's mark: it has a token of a source, no operator has ever moved it to another lock or
+-- source, no table is protected by it, and it requires no signature.
+CREATE FUNCTION fencelock.is_purgeable(p_resource text) RETURNS boolean LANGUAGE sql STABLE AS
 $$
-    SELECT p_mark.source_id IS NOT NULL AND p_mark.token IS NOT NULL AND NOT p_mark.requires_signature
-        AND NOT EXISTS (SELECT FROM fencelock.protection WHERE resource OPERATOR(pg_catalog.=) p_mark.resource)
-        AND (p_mark.audit_id IS NULL OR NOT EXISTS (
-            SELECT FROM fencelock.guard_audit AS entry
-            WHERE entry.resource OPERATOR(pg_catalog.=) p_mark.resource AND entry.action OPERATOR(pg_catalog.=) 'rebind'))
+    SELECT EXISTS (
+        SELECT FROM fencelock.mark AS mark
+        WHERE mark.resource OPERATOR(pg_catalog.=) p_resource AND mark.source_id IS NOT NULL AND mark.token IS NOT NULL
+            AND NOT mark.requires_signature
+            AND NOT EXISTS (
+                SELECT FROM fencelock.protection AS kept WHERE kept.resource OPERATOR(pg_catalog.=) mark.resource)
+            AND (mark.audit_id IS NULL OR NOT EXISTS (
+                SELECT FROM fencelock.guard_audit AS entry
+                WHERE entry.resource OPERATOR(pg_catalog.=) mark.resource
+                    AND entry.action OPERATOR(pg_catalog.=) 'rebind')))
 $$;
 
 -- name: create_purge_marks
@@ -64,7 +68,8 @@ BEGIN
         resource text, lock text, token bigint, history_id text, digest text, is_closed boolean) USING (resource)
     WHERE mark.resource = ANY (held) AND mark.source_id = p_source_id AND mark.token = one.token AND mark.token <= p_floor
         AND mark.lock = convert_to(one.lock, 'UTF8') AND mark.is_closed = one.is_closed
-        AND (mark.history_id, mark.digest) IS NOT DISTINCT FROM (one.history_id, one.digest) AND fencelock.is_purgeable(mark);
+        AND (mark.history_id, mark.digest) IS NOT DISTINCT FROM (one.history_id, one.digest)
+        AND fencelock.is_purgeable(mark.resource);
     IF cardinality(held) > 0 THEN
         INSERT INTO fencelock.floor AS floor (source_id, token) VALUES (p_source_id, p_floor)
         ON CONFLICT (source_id) DO UPDATE SET token = excluded.token WHERE floor.token < excluded.token;

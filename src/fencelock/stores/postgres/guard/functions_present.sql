@@ -13,7 +13,8 @@
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006 a
 -- transaction that cannot do it, FL007 the guarded transaction ended before, FL009 a forbidden change of a mark, FL010 a
 -- table that cannot be protected, FL012 an implausible token, FL013 a signature that is missing or wrong, FL014 a role
--- without a right, FL015 a role or a mark that does not exist, FL017 a token that is not above the floor of purged marks, FL018 a table that was rebuilt without its triggers.
+-- without a right, FL015 a role or a mark that does not exist, FL017 a token that is not above the floor of purged marks,
+-- FL018 a table that was rebuilt without its triggers.
 -- Errors about a resource carry in their DETAIL, as JSON, the resource, and the numbers or the role.
 
 -- name: create_mark_key

@@ -65,7 +65,7 @@ SELECT fencelock.change_mark(
 SELECT resource, lock, token, source_id, history_id, digest, is_closed FROM fencelock.mark AS mark
 WHERE source_id = $1::text
     AND raised_at <= pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $2::bigint / 1000.0)
-    AND resource > $3::text AND fencelock.is_purgeable(mark)
+    AND resource > $3::text AND fencelock.is_purgeable(resource)
 ORDER BY resource LIMIT $4::bigint;
 
 -- name: purge_marks

@@ -6,7 +6,7 @@ Promise: as for `codec.py`, whose codec of the guard's own connection derives fr
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
@@ -29,15 +29,16 @@ class PostgresPurgingCodec(PostgresRightsCodec):
 
     def _purge_marks(self, request: ask.PurgeMarks) -> Trips:
         marks = json.dumps([asdict(mark) for mark in request.marks], ensure_ascii=False)
-        parameters = (marks, *request.floor, *entry_row(request.entry))
-        limit = Statement(SQL.limit_idling, (BRIEF_MS,))
-        answers = yield self._flush(limit, Statement(SQL.purge_marks, parameters))
-        check_guard_schema(answers[1].rows)
-        return answers[-1].rows[0][0]
+        return (yield from self._write(SQL.purge_marks, marks, *request.floor, *entry_row(request.entry)))
 
     def _set_floor(self, request: ask.SetFloor) -> Trips:
-        self._unsent.append(Statement(SQL.set_floor, (*request.floor, *entry_row(request.entry))))
-        yield from ()
+        yield from self._write(SQL.set_floor, *request.floor, *entry_row(request.entry))
+
+    def _write(self, statement: str, *parameters: Any) -> Trips:
+        """Write in the brief transaction, which locks marks or a floor, and return the first value of the answer."""
+        answers = yield self._flush(Statement(SQL.limit_idling, (BRIEF_MS,)), Statement(statement, parameters))
+        check_guard_schema(answers[1].rows)
+        return answers[-1].rows[0][0]
 
     ENCODERS: ClassVar = {
         **PostgresRightsCodec.ENCODERS,

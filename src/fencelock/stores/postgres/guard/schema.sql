@@ -154,7 +154,7 @@ DECLARE
     is_kept boolean;
 BEGIN
     IF TG_OP <> 'UPDATE' THEN
-        IF TG_OP = 'DELETE' AND fencelock.is_purgeable(OLD) AND EXISTS (
+        IF TG_OP = 'DELETE' AND fencelock.is_purgeable(OLD.resource) AND EXISTS (
             SELECT FROM fencelock.floor AS floor
             WHERE floor.source_id = OLD.source_id AND floor.token >= coalesce(OLD.token, 0)) THEN
             RETURN OLD;
@@ -184,7 +184,7 @@ BEGIN
             USING ERRCODE = 'FL009', HINT = 'An operator may lower or move it, with a reason: fencelock marks, fencelock rebind.';
     END IF;
     IF NEW.source_id IS DISTINCT FROM OLD.source_id OR (NEW.source_id IS NULL AND NEW.token > coalesce(OLD.token, 0)) THEN
-        PERFORM fencelock.check_floor(NEW);
+        PERFORM fencelock.check_floor(NEW.resource, NEW.source_id, coalesce(NEW.token, 0), NEW.digest);
     END IF;
     RETURN NEW;
 END
@@ -211,7 +211,7 @@ BEGIN
     PERFORM fencelock.check_name('resource', convert_to(NEW.resource, 'UTF8'));
     PERFORM fencelock.check_name('lock', NEW.lock);
     IF NEW.source_id IS NOT NULL OR NEW.token IS NOT NULL THEN
-        PERFORM fencelock.check_floor(NEW);
+        PERFORM fencelock.check_floor(NEW.resource, NEW.source_id, coalesce(NEW.token, 0), NEW.digest);
     END IF;
     RETURN NEW;
 END
