@@ -251,7 +251,6 @@ FORBIDDEN = {
     "an audit entry of another change": "UPDATE {prefix}floor SET token = 8, audit_id = 2",
     "an audit entry of a mark": "UPDATE {prefix}floor SET token = 9, audit_id = 1",
     "a mark below it": "INSERT INTO {prefix}mark (resource, {lock}, token, source_id) VALUES ('o', 'l', 9, 'source')",
-    "a mark without a source": "INSERT INTO {prefix}mark (resource, {lock}, token) VALUES ('o', 'l', 9)",
 }
 
 
@@ -266,6 +265,16 @@ def test_g15_the_floor_keeps_itself_even_from_its_owner(purged: Purged) -> None:
             assert code == ("FL017" if "mark" in statement and "INSERT" in statement else "FL009"), what
         run(native, f"UPDATE {purged.sql.prefix}floor SET token = {floor + 1}")
     assert purged.floors() == (Floor(SOURCE, floor + 1),)
+
+
+def test_g15_a_mark_without_a_source_lets_nothing_below_the_floor_in(purged: Purged) -> None:
+    purged.under_floor()
+    with purged.guarded.client() as native:
+        mark = f"{purged.sql.prefix}mark (resource, {purged.sql.lock_column}, token)"
+        run(native, f"INSERT INTO {mark} VALUES ('{ENTITY}', '{LOCK}', 1)")
+    with pytest.raises(StaleTokenError):
+        purged.seal(FLOOR)
+    assert purged.seal(FLOOR + 1).token == FLOOR + 1
 
 
 def test_g15_an_operator_sets_the_floor_from_what_was_seen_and_removes_it(purged: Purged) -> None:

@@ -4,19 +4,18 @@
 -- then, by a read that locks and sees past an old snapshot, reads one that is not below a mark that is gone.
 
 -- name: fencelock_check_floor
--- Refuse a mark that gets a source, unless its token is above the source's floor (of all floors, if it has a token and no
--- source). An operator's may equal it: such a mark admits only higher ones.
+-- Refuse a mark that gets a source, unless its token is above the source's floor. An operator's may equal it: such a mark
+-- admits only higher ones.
 CREATE PROCEDURE fencelock_check_floor(
     p_resource VARBINARY(512), p_source_id VARBINARY(64), p_token BIGINT, p_digest VARBINARY(64))
 READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE floor BIGINT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept
-    WHERE kept.source_id = p_source_id OR p_source_id IS NULL LOCK IN SHARE MODE;
+    SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = p_source_id LOCK IN SHARE MODE;
     IF p_token < floor + (p_digest IS NOT NULL) THEN
         SET message = LEFT(CONCAT('FL017 token ', p_token, ' is not above floor ', floor, ' of source ',
-            COALESCE(p_source_id, ''), ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
+            p_source_id, ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
         SIGNAL SQLSTATE 'FL017' SET MESSAGE_TEXT = message;
     END IF;
 END;

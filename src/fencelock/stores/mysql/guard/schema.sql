@@ -167,7 +167,7 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a mark only goes up, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
     END IF;
-    IF NOT NEW.source_id <=> OLD.source_id OR (NEW.source_id IS NULL AND NEW.token > COALESCE(OLD.token, 0)) THEN
+    IF NOT NEW.source_id <=> OLD.source_id THEN
         CALL fencelock_check_floor(NEW.resource, NEW.source_id, COALESCE(NEW.token, 0), NEW.digest);
     END IF;
     SET NEW.stamp = (
@@ -189,7 +189,7 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a session that has SET check_constraint_checks = 0 writes no mark: SET it to 1';
     END IF; */
-    IF NEW.source_id IS NOT NULL OR NEW.token IS NOT NULL THEN
+    IF NEW.source_id IS NOT NULL THEN
         CALL fencelock_check_floor(NEW.resource, NEW.source_id, COALESCE(NEW.token, 0), NEW.digest);
     END IF;
     SET NEW.stamp = (

@@ -4,9 +4,8 @@
 -- floor afterwards, reads one that is not below the mark.
 
 -- name: create_check_floor
--- Refuse a mark that gets a source, unless its token is above the source's floor (of all floors, if it has a token and no
--- source). An operator's may equal it: such a mark admits only higher ones. A transaction that keeps a snapshot is refused
--- (40001) if the floor has changed since.
+-- Refuse a mark that gets a source, unless its token is above the source's floor. An operator's may equal it: such a mark
+-- admits only higher ones. A transaction that keeps a snapshot is refused (40001) if the floor has changed since.
 CREATE FUNCTION fencelock.check_floor(p_resource text, p_source_id text, p_token bigint, p_digest text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
@@ -14,11 +13,10 @@ DECLARE
     floor bigint;
 BEGIN
     IF fencelock.keeps_snapshot() THEN
-        INSERT INTO fencelock.floor (source_id, token) VALUES (coalesce(p_source_id, ''), 0) ON CONFLICT DO NOTHING;
-        PERFORM FROM fencelock.floor FOR SHARE;
+        INSERT INTO fencelock.floor (source_id, token) VALUES (p_source_id, 0) ON CONFLICT DO NOTHING;
+        PERFORM FROM fencelock.floor WHERE source_id = p_source_id FOR SHARE;
     END IF;
-    SELECT max(kept.token) INTO floor FROM fencelock.floor AS kept
-    WHERE kept.source_id = coalesce(p_source_id, kept.source_id);
+    SELECT kept.token INTO floor FROM fencelock.floor AS kept WHERE kept.source_id = p_source_id;
     IF p_token < floor + (p_digest IS NOT NULL)::integer THEN
         RAISE 'resource % has no mark of source %, and marks of that source up to token % were purged here: token % is '
             'refused, for it may be older than what was purged', p_resource, p_source_id, floor, p_token
@@ -91,8 +89,8 @@ BEGIN
     INSERT INTO fencelock.floor (source_id, token) VALUES (p_source_id, 0) ON CONFLICT DO NOTHING;
     SELECT token INTO found_token FROM fencelock.floor WHERE source_id = p_source_id FOR UPDATE;
     IF found_token <> p_seen THEN
-        RAISE 'the floor of source % is % now, not %', p_source_id, found_token, p_seen
-            USING ERRCODE = 'FL009', HINT = 'Look again before you set it.';
+        RAISE 'the floor of source % is % now, not %: look again before you set it', p_source_id, found_token, p_seen
+            USING ERRCODE = 'FL009';
     END IF;
     UPDATE fencelock.floor SET token = p_token, audit_id = p_audit_id WHERE source_id = p_source_id;
 END

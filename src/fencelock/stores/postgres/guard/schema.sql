@@ -183,7 +183,7 @@ BEGIN
         RAISE 'mark % of resource %: a mark only goes up, and stays with its lock and source', OLD.token, OLD.resource
             USING ERRCODE = 'FL009', HINT = 'An operator may lower or move it, with a reason: fencelock marks, fencelock rebind.';
     END IF;
-    IF NEW.source_id IS DISTINCT FROM OLD.source_id OR (NEW.source_id IS NULL AND NEW.token > coalesce(OLD.token, 0)) THEN
+    IF NEW.source_id IS DISTINCT FROM OLD.source_id THEN
         PERFORM fencelock.check_floor(NEW.resource, NEW.source_id, coalesce(NEW.token, 0), NEW.digest);
     END IF;
     RETURN NEW;
@@ -210,7 +210,7 @@ $$
 BEGIN
     PERFORM fencelock.check_name('resource', convert_to(NEW.resource, 'UTF8'));
     PERFORM fencelock.check_name('lock', NEW.lock);
-    IF NEW.source_id IS NOT NULL OR NEW.token IS NOT NULL THEN
+    IF NEW.source_id IS NOT NULL THEN
         PERFORM fencelock.check_floor(NEW.resource, NEW.source_id, coalesce(NEW.token, 0), NEW.digest);
     END IF;
     RETURN NEW;
