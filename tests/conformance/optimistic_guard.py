@@ -30,12 +30,15 @@ class VersionedTarget:
                 if self.read(key).version != version:
                     return key
             for key, value in writes.items():
-                self.values[key] = StoredValue(value, next(self.numbers))
+                # As in etcd and ZooKeeper, a deleted key is as if it had never been there.
+                self.values.pop(key, None)
+                if value is not None:
+                    self.values[key] = StoredValue(value, next(self.numbers))
             return None
 
     def keys(self, kind):
-        """Return the keys of this kind that have a value."""
-        return [key for key, stored in self.values.items() if key[0] == kind and stored.value is not None]
+        """Return the keys of this kind."""
+        return [key for key in self.values if key[0] == kind]
 
 
 class Work:
@@ -204,6 +207,12 @@ class NothingComparedAtTheEnd(VersionedCodec):
 class NothingComparedByASeal(VersionedCodec):
     def _write(self, changes):
         changes.seen.clear()
+        yield from super()._write(changes)
+
+
+class FloorsNotCompared(VersionedCodec):
+    def _write(self, changes):
+        del changes.seen[FLOORS]
         yield from super()._write(changes)
 
 

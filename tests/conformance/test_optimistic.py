@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from fencelock import GuardError, SchemaError, StaleTokenError, UnsupportedError
+from fencelock.model import Mark
+from fencelock.stores.quorum.stored_values import StoredMark, encode_mark
 from fencelock.testing.conformance import AsyncGuardConformance, GuardConformance, failure
 from fencelock.testing.conformance.rig import refusal, require
 from tests.conformance import optimistic_guard as of
@@ -65,6 +67,17 @@ class Checks(of.InVersionedTarget, GuardConformance):
         require((caught[0].token, caught[0].mark) == (5, 8), f"with both numbers: {caught[0]}")
         require(self.mark().token == 8, f"and lowers nothing: {self.mark()}")
 
+    def test_a_floor_that_rises_while_a_seal_is_on_its_way_refuses_it(self):
+        """G15: a newer mark was made and purged between its reads and its write."""
+        self.overtake = self.seal_and_purge
+        with refusal(StaleTokenError, "G15: the floors are compared with the marks"):
+            self.guard().seal(self.sequencer(5))
+        require(self.mark().token == 0, f"and no mark is made: {self.mark()}")
+
+    def seal_and_purge(self):
+        self._seal(8)
+        self._purge_old(self._old())
+
     def test_of_many_seals_at_once_the_highest_stays(self):
         at_once(*(lambda token=token: self.guard().seal(self.sequencer(token)) for token in range(1, 9)))
         require(self.mark().token == 8, f"G1: the highest token stays: {self.mark()}")
@@ -101,6 +114,7 @@ class TestChecks(Checks):
         (of.NothingComparedAtTheEnd, "test_a_seal_does_not_overtake_an_open_transaction"),
         (of.NothingComparedAtTheEnd, "test_another_resource_sealed_meanwhile_refuses_the_block"),
         (of.NothingComparedByASeal, "test_a_seal_that_is_overtaken_decides_anew"),
+        (of.FloorsNotCompared, "test_a_floor_that_rises_while_a_seal_is_on_its_way_refuses_it"),
         (of.RefusalsIgnored, "test_another_resource_sealed_meanwhile_refuses_the_block"),
         (of.RefusalsIgnored, "test_a_seal_that_is_overtaken_decides_anew"),
         (of.OnlyTheFirstMarkCompared, "test_another_resource_sealed_meanwhile_refuses_the_block"),
@@ -130,7 +144,7 @@ def test_g6_protecting_is_refused_with_what_to_do_instead(kit):
         kit.guard().unprotect(reason="a check")
 
 
-MARK = b'{"schema":3,"lock":"lock","token":"5","source_id":"s","history_id":"h","digest":null,"closed":false}'
+MARK = encode_mark(StoredMark(Mark("r", "lock", 5, "s", "h")))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +152,18 @@ MARK = b'{"schema":3,"lock":"lock","token":"5","source_id":"s","history_id":"h",
     [
         b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, b'{"schema":3,"lock":"lock","token":"x"}',
         MARK.replace(b'"5"', b"5"), MARK.replace(b'"5"', b"Infinity"), MARK.replace(b'"lock",', b"[],"),
-        MARK.replace(b',"closed":false', b""),
+        MARK.replace(b',"closed":false', b""), MARK.replace(b',"rebound":false', b""),
     ],
 )  # fmt: skip
 def test_what_is_no_mark_admits_nobody(kit, value):
     kit.make_store(kit.url).target.swap({}, {("mark", "r"): value})
     with pytest.raises(SchemaError, match="as the mark of resource 'r' is not a mark"):
         kit.seal(kit.guard(), kit.sequencer(5))
+
+
+def test_a_mark_by_hand_is_one(kit):
+    kit.make_store(kit.url).target.swap({}, {("mark", "r"): MARK})
+    assert kit.mark().token == 5
 
 
 def test_a_mark_of_another_version_admits_nobody(kit):
