@@ -27,6 +27,7 @@ from tests.structure.doc_blocks import (
     prints,
 )
 from tests.support.helpers import ROOT
+from tests.support.programs import need
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLLOWED = [page for page in DOCUMENTS if page.parent.name in {"tutorial", "how-to"}]
@@ -35,6 +36,7 @@ DOCUMENTED_POSTGRES = "15"
 """The version on which the documents are run, whose psql is on PATH with Debian's package."""
 DEFAULT_TICK_MS = 2000
 """ZooKeeper's usual tick, so that no URL of a page has to say another."""
+ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
 FENCE = "`" * 3
 
 
@@ -64,6 +66,7 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
             fleet = request.getfixturevalue("zookeeper_fleet")
             keeper = running.enter_context(fleet.new_server(tick_ms=DEFAULT_TICK_MS))
             monkeypatch.setenv("ZOOKEEPER_SERVERS", keeper.address)
+            monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(need(ZKCLI)).parent}")
         yield
 
 
