@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from fencelock import AlreadyDoneError, BlockLostError, GuardError, inspect_resources
+from fencelock import AlreadyDoneError, BlockLostError, GuardError, StaleTokenError, inspect_resources, set_floor
 from fencelock._api.idle_limit import is_from_lost_block
 from tests.integrations.alchemy import Body, Stack, write
 from tests.integrations.alembics import TERMS, Project
@@ -92,6 +92,16 @@ def test_g14_the_work_of_a_key_is_committed_once_with_every_driver(guarded: Guar
         with pytest.raises(AlreadyDoneError):
             stack.fenced(HandmadeLease(5), write("twice"), once=f"job {number}")
     assert guarded.value() == "done"
+
+
+def test_g15_a_token_that_is_not_above_the_floor_is_refused_with_every_driver(guarded: GuardedDatabase) -> None:
+    """Protecting has made a mark that has no source yet."""
+    set_floor(guarded.url, HandmadeLease(5).sequencer.source_id, 5, reason="a test")
+    for stack in stacks(guarded):
+        with pytest.raises(StaleTokenError, match="up to token 5 were purged here") as caught:
+            stack.fenced(HandmadeLease(5), write("stale"))
+        assert (caught.value.token, caught.value.mark, caught.value.resource) == (5, 5, "reports")
+    assert guarded.value() == "first"
 
 
 def test_g12_other_sessions_see_no_proof_in_the_statements_of_a_block(guarded: GuardedDatabase) -> None:
