@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelock import GuardError
+from fencelock import GuardError, SchemaError, StaleTokenError
 from fencelock.stores.registry import guard_store
 from tests.support.guards import HandmadeLease, HandmadeSource, Opener, make_file, plain, url_of, value_in, write
 
@@ -102,3 +102,33 @@ def test_unprotect_forgets_a_table_that_was_dropped(open_guard: Opener, file: Pa
     assert found(file) == [("lost-protection", "reports")]
     guard.unprotect("reports", reason="it is gone")
     assert ("lost-protection", "reports") not in found(file)
+
+
+@pytest.mark.parametrize("dropped", [(), ("guard", "mark")], ids=["all", "guard and mark"])
+def test_a_lost_mark_is_not_made_anew_by_the_first_lease_that_comes(
+    open_guard: Opener, file: Path, dropped: tuple[str, ...]
+) -> None:
+    """That may be a stale one: in the new tables nothing tells."""
+    guard = open_guard(file)
+    guard.protect("reports")
+    write(guard, HandmadeLease(5), "mine")
+    drop_tables(file, *dropped)
+    message = "lost the mark of resource 'reports': table 'reports' .*fencelock protect"
+    for token in (4, 6):
+        with pytest.raises(SchemaError, match=message):
+            write(open_guard(file), HandmadeLease(token), "stale")
+    assert value_in(file) == "mine"
+    guard.protect("reports", source=HandmadeSource(5))
+    with pytest.raises(StaleTokenError):
+        open_guard(file).seal(HandmadeLease(4))
+    write(guard, HandmadeLease(6), "next")
+    assert value_in(file) == "next"
+
+
+def test_another_resources_lost_tables_keep_nobody_from_the_first_seal(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", "reports", "orders")
+    open_guard(file).protect("reports")
+    drop_tables(file)
+    write(open_guard(file, resource="orders"), HandmadeLease(1), "mine", table="orders")
+    with pytest.raises(SchemaError, match="lost the mark of resource 'reports'"):
+        open_guard(file).seal(HandmadeLease(9))

@@ -17,7 +17,7 @@ from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard import purging
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, is_denial
 from fencelock.stores.sqlite.guard.marks import SQLiteMarks, trigger_message
-from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
+from fencelock.stores.sqlite.guard.protection import check_mark_kept, protect, read_protections, unprotect
 
 
 class SQLiteGuardConnection:
@@ -135,6 +135,7 @@ class SQLiteGuardConnection:
 
     def _raise_marks(self, request: ask.RaiseMarks) -> None:
         for resource in request.resources:
+            check_mark_kept(self.marks, resource)
             self.marks.write(sealed_mark(resource, request.sequencer))
 
     def _close_marks(self, request: ask.CloseMarks) -> None:

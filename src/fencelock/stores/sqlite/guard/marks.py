@@ -35,7 +35,7 @@ class SQLiteMarks:
 
     def __init__(self, native: sqlite3.Connection, path: Path) -> None:
         self.native = native
-        self._path = path
+        self.path = path
         self._whole_at: dict[str, int] = {}
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
@@ -59,7 +59,7 @@ class SQLiteMarks:
         if not self.ask(SQL.has_schema)[0][0]:
             return False
         rows = self.ask(SQL.read_schema_number)
-        check_schema_number(os.fspath(self._path), GUARD_PART, rows[0][0] if rows else None, SCHEMA_NUMBER)
+        check_schema_number(os.fspath(self.path), GUARD_PART, rows[0][0] if rows else None, SCHEMA_NUMBER)
         return True
 
     def ensure_schema(self) -> None:
@@ -179,7 +179,7 @@ class SQLiteMarks:
             instead = f"if {table!r} needs no protection, the same with --table {renamed}"
         return UnprotectedTableError(
             f"table {table!r} of resource {resource!r} exists, and its rows meet no trigger of fencelock: {why}, so "
-            f"any writer gets in. Run `fencelock protect sqlite:///{self._path} --resource … --lock … "
+            f"any writer gets in. Run `fencelock protect sqlite:///{self.path} --resource … --lock … "
             f"--table {table}`, or {instead}. The next time rebuild it inside guard.rebuilding(…)"
         )
 

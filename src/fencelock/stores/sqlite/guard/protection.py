@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from fencelock.errors import GuardError
+from fencelock.errors import GuardError, SchemaError
 from fencelock.model import Mark, Protection
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, ORPHANED
@@ -129,6 +129,22 @@ def protect(marks: SQLiteMarks, request: ask.Protect) -> ask.Protected:
     if request.resource not in marks.read((request.resource,)):
         marks.write(Mark(request.resource, request.lock))
     return ask.Protected(_protect(marks, request.resource, request.tables, request.mode))
+
+
+def check_mark_kept(marks: SQLiteMarks, resource: str) -> None:
+    """Raise SchemaError if the resource has triggers and no mark, since `protect` makes the mark first: a migration has
+    dropped it, and with a new one the lease that is sealed first could be an old one.
+    """
+    if resource in marks.read((resource,)):
+        return
+    for entry in read_entries(marks):
+        if entry.resource == resource and entry.table is not None:
+            raise SchemaError(
+                f"{marks.path} has lost the mark of resource {resource!r}: table {entry.table!r} has triggers of "
+                f"fencelock for it, so a migration has dropped fencelock's own tables. An old lease could seal a new "
+                f"mark: run `fencelock protect sqlite:///{marks.path} --resource … --lock … --table … "
+                f"--source SOURCE`, which raises it, or `fencelock unprotect`"
+            )
 
 
 def _protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: str) -> tuple[Protection, ...]:
