@@ -14,7 +14,7 @@ import pytest
 import fencelock
 from fencelock import ConfigError, GuardError, SealLostError, Sequencer, StaleTokenError, inspect_resources
 from fencelock._api.credentials import MEMORY, TenureMemory
-from fencelock.protocol import AuditEntry, Begin, Commit, FindOldMarks, Floor, PurgeMarks
+from fencelock.protocol import AuditEntry, Begin, Commit, FindOldMarks, Floor, PurgeMarks, SetFloor
 from fencelock.stores.registry import guard_store
 from tests.support.helpers import wait_until
 
@@ -190,7 +190,7 @@ class PurgedMarks:
         wait_until(lambda: found(shop) != ())
         old = found(shop)
         newer = shop.work()
-        assert purge_by_hand(shop, old) == 0
+        assert in_one_transaction(shop, purge_of(old)) == 0
         assert (shop.guard().mark().token, shop.floors()) == (newer.token, {})
 
     def test_g15_a_seal_that_meets_a_purge_is_refused_after_it(self, shop: Shop) -> None:
@@ -233,10 +233,8 @@ class PurgedMarks:
         fencelock.set_floor(shop.guard_url, shop.source_id, 0, reason="removed")
         assert shop.floors() == {}
         changed = AuditEntry("floor", "", 1, 2, "me", "somebody else was faster")
-        with closing(guard_store(shop.guard_url).connect()) as connection:
-            connection.perform(Begin())
-            with pytest.raises(GuardError, match="look again"):
-                connection.perform(fencelock.protocol.SetFloor(Floor(shop.source_id, 2), changed))
+        with pytest.raises(GuardError, match="now, not 1"):
+            in_one_transaction(shop, SetFloor(Floor(shop.source_id, 2), changed))
 
     def test_g15_a_purge_is_asked_for_a_source_and_an_age(self, shop: Shop) -> None:
         shop.work()
@@ -263,12 +261,12 @@ def purge_of(marks: tuple[fencelock.Mark, ...]) -> PurgeMarks:
     return PurgeMarks(marks, floor, AuditEntry("purge", "", floor.token, floor.token, "me", "a test"))
 
 
-def purge_by_hand(shop: Shop, marks: tuple[fencelock.Mark, ...]) -> Any:
+def in_one_transaction(shop: Shop, request: PurgeMarks | SetFloor) -> Any:
     with closing(guard_store(shop.guard_url).connect()) as connection:
         connection.perform(Begin())
-        count = connection.perform(purge_of(marks))
+        reply = connection.perform(request)
         connection.perform(Commit())
-        return count
+        return reply
 
 
 def wait_until_waiting(sealing: Any) -> None:

@@ -115,7 +115,8 @@ class PurgeMarks(NamedTuple):
 class SetFloor(NamedTuple):
     """Write an audit entry and, on its authority, set a floor lower or higher; token 0 removes it. Reply: None.
 
-    Sent between Begin and Commit. GuardError if the floor was not `entry.from_token` (0: there was none).
+    Sent between Begin and Commit. GuardError, from Commit at the latest, if the floor was not `entry.from_token` (0:
+    there was none).
     """
 
     floor: Floor
