@@ -1,7 +1,7 @@
 """fencelock: locks that stay safe when leases do not.
 
 Every acquisition yields a fencing token, and the protected resource itself refuses a token lower than the highest that
-it has seen. `connect` opens a source of tokens, `guard` enforces them; `fencelock.aio` has both for asyncio.
+was sealed at it. `connect` opens a source of tokens, `guard` enforces them; `fencelock.aio` has both for asyncio.
 
 Promise: importing this loads no asyncio and no store's client; names are loaded when they are first used.
 """

@@ -59,10 +59,11 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
 ) -> None:
     """Make the database at URL refuse writes without a token.
 
-    From then on the tables accept writes only inside `with guard.transaction(lease)`, from any
-    language or console. With --mode observe, the database only counts the writes that it would
-    refuse; `fencelock marks URL` shows them. Going from observe to enforce needs --source, the
-    source of the lock: the current holder of the lock must then acquire it again. Safe to repeat.
+    From then on each write to the tables must present the newest token that was sealed at the
+    resource, as `with guard.transaction(lease)` does, from any language or console. With --mode
+    observe, the database only counts the writes that it would refuse; `fencelock marks URL` shows
+    them. Going from observe to enforce needs --source, the source of the lock: the current holder
+    of the lock must then acquire it again. Safe to repeat.
 
     \b
     Examples:
