@@ -22,9 +22,9 @@ exclude_patterns = [".*", "docs/_site", "lab", "requirements", "scripts", "src",
 source_suffix = {".md": "markdown"}
 
 myst_heading_anchors = 4
-autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
+default_role = "code"
 nitpicky = True
 # Shells and consoles with `…`, or with another language in them, are shown as they are.
 suppress_warnings = ["misc.highlighting_failure"]

@@ -2,6 +2,7 @@
 
 - The sidebar. Its captions are the `##` headings of docs/index.md, and its entries are the pages that are linked below
   them, in that order. A page named index.md has the pages of its own folder below it.
+- The docstrings of a public name, where a line of a page is only a link with the title `autodoc: NAME`.
 - The pictures of docs/explanation/measured.md, drawn from the results in lab/results.
 - `index.html`, which leads to the README.
 
@@ -10,6 +11,8 @@ Promise: a link to a file of the repository that is no page of the site becomes 
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +24,31 @@ ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "index.md"
 MEASURED = "docs/explanation/measured"
 RESULTS = ROOT / "lab" / "results"
+INTERNAL = {
+    "begin_term",
+    "check_last",
+    "claim",
+    "done",
+    "enter_guarded",
+    "enter_term",
+    "goes_on_after",
+    "goes_on_without",
+    "intent",
+    "is_stopped",
+    "leave_block",
+    "leave_guarded",
+    "leave_inner_block",
+    "leave_term",
+    "take",
+    "tenure",
+    "without_own_cancellation",
+}
+"""What public classes have for each other: not for programs, and not on the page."""
+CONSTRUCTED = {"Once", "Verifier"}
+"""Classes without fields that programs construct; a method or function of ours makes the others."""
 
 _LINK = re.compile(r"\[(?P<text>[^][]*)\]\((?P<target>[^)#\s:]+)(?:#[^)\s]*)?\)")
+_AUTODOC = re.compile(r"^\[[^][]+\]\((?P<path>\S+) \"autodoc: (?P<name>[\w.]+)\"\)$", re.MULTILINE)
 _HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -65,6 +91,23 @@ def reachable() -> set[Path]:
     return {INDEX, *shown, *chain.from_iterable(children(page) for page in shown)}
 
 
+def documented(text: str, page: Path) -> dict[str, Path]:
+    """Return the public names whose docstrings a page has, and the files that they are in."""
+    return {found["name"]: (page.parent / found["path"]).resolve() for found in _AUTODOC.finditer(text)}
+
+
+def _with_docstrings(text: str) -> str:
+    """Return the text with a directive of autodoc for each link that stands for docstrings."""
+
+    def directive(found: re.Match[str]) -> str:
+        module, _, name = found["name"].rpartition(".")
+        kind = "class" if isinstance(getattr(import_module(module), name), type) else "function"
+        options = "\n   :members:\n   :inherited-members:" if kind == "class" else ""
+        return f"```{{eval-rst}}\n.. auto{kind}:: {found['name']}{options}\n```"
+
+    return _AUTODOC.sub(directive, text)
+
+
 def _toctree(pages: Iterable[Path], caption: str | None = None) -> str:
     """Return the directive that puts pages into the sidebar."""
     options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
@@ -87,7 +130,8 @@ def without_foreign_links(text: str, page: Path) -> str:
 
     def kept(found: re.Match[str]) -> str:
         target = (page.parent / found["target"]).resolve()
-        return found[0] if target.is_file() else found["text"]
+        is_shown = target.is_file() and (target.parent == ROOT or target.is_relative_to(INDEX.parent))
+        return found[0] if is_shown else found["text"]
 
     return _LINK.sub(kept, text)
 
@@ -114,10 +158,24 @@ def _named(folder: Path) -> str:
 
 def _read_source(app: "Sphinx", docname: str, source: list[str]) -> None:
     """Change one page's text, as Sphinx has read it."""
-    text = without_foreign_links(source[0], ROOT / f"{docname}.md")
+    text = without_foreign_links(_with_docstrings(source[0]), ROOT / f"{docname}.md")
     if docname == MEASURED:
         text = _with_pictures(text, Path(app.outdir).parent / "pictures")
     source[0] = "\n".join([text, *_sidebar(docname)])
+
+
+def _skip_internal(_app: "Sphinx", _kind: str, name: str, *_rest: object) -> bool | None:
+    """Leave out what only guards and handles call, though its name has no underscore."""
+    return True if name in INTERNAL else None
+
+
+def _shorten_signature(
+    _app: "Sphinx", kind: str, name: str, value: object, _options: object, arguments: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Leave out the arguments of a class that another call makes, and the fields of a default value."""
+    if kind == "class" and name.rpartition(".")[2] not in CONSTRUCTED and not is_dataclass(value):
+        return None, None
+    return re.sub(r"= Hooks\([^)]*\)", "= Hooks()", arguments or "") or None, returned
 
 
 def _lead_to_readme(app: "Sphinx", error: Exception | None) -> None:
@@ -130,5 +188,7 @@ def _lead_to_readme(app: "Sphinx", error: Exception | None) -> None:
 def setup(app: "Sphinx") -> dict[str, bool]:
     """Connect the extension to Sphinx."""
     app.connect("source-read", _read_source)
+    app.connect("autodoc-skip-member", _skip_internal)
+    app.connect("autodoc-process-signature", _shorten_signature)
     app.connect("build-finished", _lead_to_readme)
     return {"parallel_read_safe": True}

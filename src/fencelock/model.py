@@ -208,7 +208,11 @@ class Sequencer:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """What a source knows about one lock. `token` is the last one issued (None: none yet); times are seconds."""
+    """What a source knows about one lock. `token` is the last one issued (None: none yet); times are seconds.
+
+    `holder` None: the lock is free. `waiters` are the holders' names in the order of the queue. ZooKeeper keeps
+    records of locks whose last token it does not know: `is_kept`.
+    """
 
     name: str
     token: int | None
@@ -232,7 +236,10 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A source's identity and counter: what `fencelock epoch` prints."""
+    """A source's identity and counter: what `fencelock epoch` prints.
+
+    `reserved_token` is the durable bound up to which tokens may be issued.
+    """
 
     source_id: str
     epoch: int

@@ -1,10 +1,9 @@
-"""The reference names everything: the Python API, errors, commands with their options, stores, settings.
+"""The reference names everything: errors, commands with their options, stores, settings. test_site.py: the Python API.
 
 What exists is asked of the installed package: its classes, its scheme table, its own `--help`. Links lead
 somewhere.
 """
 
-import inspect
 import re
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import fencelock
-import fencelock.aio
 from fencelock import errors
 from fencelock.stores import registry
 from tests.support.helpers import ROOT
@@ -69,24 +66,6 @@ def section(text: str, command: str) -> str:
     return common + "".join(own) if own else ""
 
 
-def public_words() -> list[str]:
-    """Return every public name, and the names of their attributes and parameters."""
-    found: set[str] = set()
-    for module in (fencelock, fencelock.aio):
-        for name in module.__all__:
-            value = getattr(module, name)
-            if name in ERRORS:
-                continue
-            found.add(name)
-            members = [value]
-            if inspect.isclass(value):
-                found |= {member for member in dir(value) if not member.startswith("_")}
-                members = [getattr(value, member) for member in dir(value) if not member.startswith("_")]
-            for member in filter(inspect.isroutine, members):
-                found |= set(inspect.signature(member).parameters) - {"self"}
-    return sorted(found)
-
-
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -112,13 +91,6 @@ def broken_links(document: Path) -> list[str]:
         if not target.exists() or (anchor and anchor not in map(slug, headings)):
             broken.append(link)
     return broken
-
-
-def test_every_public_name_is_in_the_reference() -> None:
-    found = public_words()
-    assert {"Source", "AsyncLease", "raise_epoch", "on_lost", "independent", "is_held"} <= set(found)
-    text = reference()
-    assert [name for name in found if not names(text, name)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

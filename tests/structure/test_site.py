@@ -1,8 +1,12 @@
 """The documentation site: its sidebar reaches every page. `make docs` builds it, where a warning is an error."""
 
 import importlib.util
+import re
 from pathlib import Path
 
+import fencelock
+import fencelock.aio
+from fencelock import errors
 from tests.support.helpers import ROOT
 
 SPEC = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "_site" / "pages.py")
@@ -32,5 +36,22 @@ def test_sections_follow_the_links_of_the_index(tmp_path: Path) -> None:
 
 def test_a_link_out_of_the_site_becomes_text() -> None:
     page = ROOT / "docs" / "explanation" / "measured.md"
-    text = "[its files](../../lab/results), [costs](performance.md#a), [us](https://example.org/)"
-    assert pages.without_foreign_links(text, page) == f"its files, {text[len('[its files](../../lab/results), ') :]}"
+    text = "[its files](../../lab/results), [tests](../../tests/README.md), [costs](performance.md#a), [us](https://example.org/)"
+    assert (
+        pages.without_foreign_links(text, page)
+        == "its files, tests, [costs](performance.md#a), [us](https://example.org/)"
+    )
+
+
+def test_the_docstrings_of_every_public_name_are_in_the_reference() -> None:
+    public = {f"{module.__name__}.{name}" for module in (fencelock, fencelock.aio) for name in module.__all__}
+    page = ROOT / "docs" / "reference" / "api.md"
+    found = pages.documented(page.read_text(), page)
+    assert {"fencelock.Source", "fencelock.aio.AsyncLease", "fencelock.aio.connect"} <= found.keys()
+    assert found.keys() == public - {f"fencelock.{name}" for name in vars(errors)}
+
+
+def test_a_code_host_leads_to_the_docstrings() -> None:
+    page = ROOT / "docs" / "reference" / "api.md"
+    for name, file in pages.documented(page.read_text(), page).items():
+        assert re.search(rf"^(class|def) {name.rpartition('.')[2]}\b", file.read_text(), re.MULTILINE), name

@@ -117,7 +117,10 @@ class BaseLease(Uncopyable):
         return self._record.remaining_ms() / 1000
 
     def check_valid(self) -> None:
-        """Raise the error that says why the lease may not be relied on; do nothing while it may."""
+        """Raise the error that says why the lease may not be relied on; do nothing while it may.
+
+        LeaseExpiredError, LeaseLostError, LeaseReleasedError or LeaseInheritedError.
+        """
         if (problem := self._record.problem()) is not None:
             raise problem
 

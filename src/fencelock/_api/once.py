@@ -16,6 +16,7 @@ from fencelock.protocol.guard_requests import MAX_KEY_BYTES, MAX_RESULT_BYTES, E
 class Once(Uncopyable):
     """A job that a guarded block does once: its key, a digest of the request, and its result.
 
+    `key` is text of 1 to 512 bytes of UTF-8, and belongs to the guard's one resource.
     `guard.transaction(lease, once=Once("2026-11-22"))`, or only the key if there is no result to keep. Set `result`
     inside the block: it is committed with the work, and a later caller gets it as AlreadyDoneError.result.
     `request` is what was asked for, text or bytes: with a digest of it, a key that is used again for something else is

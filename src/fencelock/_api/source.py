@@ -256,7 +256,10 @@ class Source(BaseSource):
         return self._driver.run(ask_source(Purge()))
 
     def install(self) -> None:
-        """Make the source's schema if the store has none; safe when run concurrently."""
+        """Make the source's schema if the store has none; safe when run concurrently.
+
+        SQLite makes its own with the first lock that is acquired.
+        """
         self._store.install()
 
     def raise_epoch(self, *, reason: str) -> SourceInfo:
