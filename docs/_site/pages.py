@@ -144,16 +144,13 @@ def _with_pictures(text: str, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     reports = read_all(RESULTS)
     titles = {report.subject: report.title for report in reports}
-    for subject, picture in plots.draw(reports).items():
-        (folder / f"{subject}.svg").write_text(picture)
-        if (heading := f"## {titles.get(subject)}\n") in text:
-            shown = f"\n![{titles[subject]}, drawn: the figures of the table below](/{_named(folder)}/{subject}.svg)\n"
-            text = text.replace(heading, heading + shown)
+    for name, picture in plots.draw(reports).items():
+        path = folder / f"{name}.svg"
+        path.write_text(picture)
+        heading = f"## {titles[name]}\n" if name in titles else "## Many waiters, many leases\n"
+        shown = f"{heading}\n![The figures of the tables below, drawn](/{path.relative_to(ROOT)})\n"
+        text = text.replace(heading, shown) if heading in text else f"{text}\n{shown}"
     return text
-
-
-def _named(folder: Path) -> str:
-    return str(folder.relative_to(ROOT))
 
 
 def _read_source(app: "Sphinx", docname: str, source: list[str]) -> None:

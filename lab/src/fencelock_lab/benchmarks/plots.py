@@ -13,11 +13,11 @@ from fencelock_lab.benchmarks.peers.ours import FENCELOCK
 from fencelock_lab.benchmarks.results import Report, by_variant
 
 SCALE = {
-    waiting.HAND_OFF: "hand-off, ms",
-    held.RENEWAL: "renewal, % of a core",
-    held.BESIDE: "a cycle beside held leases, us",
+    waiting.HAND_OFF: ("hand-off", "waiters", "milliseconds"),
+    held.RENEWAL: ("renewal", "held leases", "% of a core"),
+    held.BESIDE: ("acquire and release", "leases held meanwhile", "microseconds"),
 }
-"""What is drawn against the number of waiters or leases."""
+"""What is drawn against the number of waiters or leases: its title, and the labels of its axes."""
 _INK, _OURS, _FLOOR = "#57606a", "#1a7f37", "#8c959f"
 _OTHERS = ("#0969da", "#bc4c00", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#cf222e", "#6639ba")
 
@@ -30,7 +30,8 @@ def draw(reports: Sequence[Report]) -> dict[str, str]:
     return pictures
 
 
-def _figure(columns: int, height: float) -> tuple[Any, Any]:
+def _figure(panels: Sequence[Sequence[Any]], height: float) -> tuple[Any, Any]:
+    """Return a figure that is as wide as a page, and its panels by their names."""
     # matplotlib takes a second to import, and only what draws needs it.
     import matplotlib as mpl
 
@@ -46,13 +47,13 @@ def _figure(columns: int, height: float) -> tuple[Any, Any]:
     )
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, columns, figsize=(4 * columns, height), layout="constrained")
-    return figure, axes
+    return plt.subplot_mosaic([list(row) for row in panels], figsize=(8, height), layout="constrained")
 
 
 def _store(report: Report) -> str:
     alone = report.find(ALONE)
-    figure, (times, rates, gaps) = _figure(3, 1.2 + 0.28 * len(alone))
+    figure, panels = _figure([["times", "times"], ["rates", "gaps"]], 4 + 0.3 * len(alone))
+    times, rates, gaps = panels["times"], panels["rates"], panels["gaps"]
     colours = _colours([result.variant for result in alone])
     tails = by_variant(report.find(f"{ALONE}, p99"))
     names = [result.variant for result in alone]
@@ -60,11 +61,14 @@ def _store(report: Report) -> str:
     beyond = [max(tails[name].median - median, 0.0) for name, median in zip(names, medians, strict=True)]
     times.barh(names, medians, color=[colours[name] for name in names], xerr=[[0.0] * len(names), beyond])
     times.invert_yaxis()
-    times.set(xscale="log", title="acquire and release: p50, to p99 (us)")
+    times.set(xscale="log", title="acquire and release a free lock", xlabel="microseconds: bar to p50, line to p99")
     _lines(rates, report, colours, {number: many(RATE, number) for number in PROCESSES})
-    rates.set(title="cycles a second, by processes", yscale="log")
+    rates.set(title="many processes, one lock", xlabel="processes", ylabel="cycles a second, together", yscale="log")
     _lines(gaps, report, colours, {number: handing_over(number) for number in WAITERS})
-    gaps.set(title="hand-off, by waiters (ms)", yscale="log")
+    gaps.set(title="hand-off to the next", xlabel="waiting processes", ylabel="milliseconds", yscale="log")
+    lines = {line.get_label(): line for axes in (rates, gaps) for line in axes.get_lines()}
+    if lines:
+        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3, frameon=False)
     return _svg(figure)
 
 
@@ -75,7 +79,7 @@ def _lines(axes: Any, report: Report, colours: dict[str, str], cases: dict[int, 
         points = [(number, of[name].median) for number, of in found.items() if name in of]
         if points:
             style = "--" if name.endswith("asyncio") else "-"
-            axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3)
+            axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(cases), [str(number) for number in cases])
 
@@ -90,17 +94,18 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _scale(reports: Sequence[Report]) -> str:
-    figure, panels = _figure(len(SCALE), 2.8)
+    figure, panels = _figure([list(SCALE)], 3.2)
     colours = dict(zip((report.subject for report in reports), (_OURS, *_OTHERS), strict=False))
     lines = {}
-    for axes, (case, title) in zip(panels, SCALE.items(), strict=True):
+    for case, (title, below, beside) in SCALE.items():
+        axes = panels[case]
         for report in reports:
             points = sorted((_count(result.variant), result.median) for result in report.find(case))
             if points:
                 drawn = axes.plot(*zip(*points, strict=True), color=colours[report.subject], marker="o", markersize=3)
                 lines[report.title] = drawn[0]
-        axes.set(xscale="log", yscale="log", title=title)
-    figure.legend(lines.values(), lines.keys(), loc="outside right", frameon=False)
+        axes.set(xscale="log", yscale="log", title=title, xlabel=below, ylabel=beside)
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
     return _svg(figure)
 
 
