@@ -40,8 +40,6 @@ class Stage:
 
     def __init__(self, folder: Path, table: str, lock: str) -> None:
         self.folder = folder
-        self._log = folder / "log"
-        self._log.touch()
         self._table = table
         self._lock = lock
         self._programs: list[subprocess.Popen[bytes]] = []
@@ -52,18 +50,18 @@ class Stage:
         self._source = fencelock.connect(f"sqlite:///{folder}/locks.db")
         self._source.install()
 
-    def start(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, program: str, *options: str) -> None:
         """Start a command of the page, with some more options."""
         (command,) = re.findall(rf"(?m)^\$ ({program}.*)$", PAGE)
         words = [*shlex.split(command), *options]
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        with self._log.open("ab") as log:
+        with (self.folder / "new.log").open("wb") as log:
             self._programs.append(
                 subprocess.Popen(
                     words, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
                 )
             )
-        return self._programs[-1]
+        (self.folder / "new.log").rename(self._log_of(self._programs[-1].pid))
 
     def tokens(self) -> list[int]:
         """Return the token of each row, in the order in which they were written."""
@@ -92,14 +90,19 @@ class Stage:
     def thaw(self, frozen: Frozen) -> None:
         """Let it go on once another process has written, and wait until it has heard of its loss."""
         wait_until(lambda: self.tokens()[-1:] > [frozen.token])
-        loss = re.compile(rf"token[= ]{frozen.token}\b")
-        before = len(self.log())
+        # Either it hears of the loss, or the guard's answer is that the other one has done its work.
+        loss = re.compile(rf"token[= ]{frozen.token}\b|done before")
+        log = self._log_of(os.getsid(frozen.pid))
+        before = len(log.read_text())
         os.kill(frozen.pid, signal.SIGCONT)
-        wait_until(lambda: loss.search(self.log(), before))
+        wait_until(lambda: loss.search(log.read_text(), before))
 
     def log(self) -> str:
         """Return what the programs have printed."""
-        return self._log.read_text()
+        return "".join(self._log_of(one.pid).read_text() for one in self._programs)
+
+    def _log_of(self, program: int) -> Path:
+        return self.folder / f"{program}.log"
 
     def end(self) -> None:
         """Ask all programs to end, and wait until they have released the lock."""
