@@ -21,6 +21,8 @@ _FIGURE = re.compile(
     r"|% of a core"
     r"|\d (?:ms|bytes|MB) (?:a|an|per|for each|each) \w+"
     r"|/s\b"
+    r"|(?:few|takes|tenth of a) (?:micro|milli)seconds?\b"
+    r"|\d ms of \w+"
 )
 WRITTEN = [
     path
@@ -56,6 +58,17 @@ def test_no_other_page_has_figures_of_its_own(path: Path) -> None:
     assert figures(path.read_text()) == []
 
 
-@pytest.mark.parametrize("text", ["it took 80 us", "1.3x of the floor", "3 % of a core", "900 bytes a lease", "900/s"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "it took 80 us",
+        "1.3x of the floor",
+        "3 % of a core",
+        "900 bytes a lease",
+        "900/s",
+        "a few microseconds",
+        "0.2 ms of it",
+    ],
+)
 def test_a_figure_is_found(text: str) -> None:
     assert figures(text)
