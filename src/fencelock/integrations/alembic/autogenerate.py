@@ -11,7 +11,7 @@ from typing import Any
 from alembic.autogenerate import comparators, renderers
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
-from alembic.util import DispatchPriority
+from alembic.util import CommandError, DispatchPriority
 from sqlalchemy import Table
 
 from fencelock.errors import ConfigError
@@ -48,8 +48,14 @@ def _compare(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
     """Put the operations around those that Alembic has found; before all of them, hold the marks."""
     assert context.connection is not None
     found = read_protections(context.connection)
+    try:
+        requests = list(_requests(context))
+        for key, asked in requests:
+            _check_lock(key, asked, found)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error  # Alembic shows no traceback of these.
     protect, unprotect = [], []
-    for key, asked in _requests(context):
+    for key, asked in requests:
         now = found.tables.get(key)
         if now is not None and (asked is None or asked.resource != now.resource):
             unprotect.append(_operation(UnprotectTableOp, key, now))
@@ -60,8 +66,12 @@ def _compare(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
             unprotect.append(_operation(UnprotectTableOp, key, found.tables[key]))
     upgrade.ops[:] = [*unprotect, *upgrade.ops, *protect]
     if (held := _touched(upgrade, found)) and store_of(context.connection).has_transactional_ddl:
-        first = [HoldResourceOp(resource) for resource in held]
-        upgrade.ops[:] = [*first, *upgrade.ops, *(one.reverse() for one in reversed(first))]
+        moved = {_key_of(op) for op in unprotect}
+        # A table that moves belongs to its new resource when the downgrade begins.
+        held_there = held | {op.resource for op in protect if _key_of(op) in moved}
+        before = [HoldResourceOp(resource) for resource in sorted(held)]
+        after = [HoldResourceOp(resource, is_for_reverse=True) for resource in sorted(held_there, reverse=True)]
+        upgrade.ops[:] = [*before, *upgrade.ops, *after]
 
 
 def _requests(context: AutogenContext) -> Iterator[tuple[TableKey, BoundTable | None]]:
@@ -86,6 +96,17 @@ def _request_of(table: Table) -> BoundTable | None:
     return BoundTable(check_resource_name(asked["resource"]), check_lock_name(asked["lock"]))
 
 
+def _check_lock(key: TableKey, asked: BoundTable | None, found: Protections) -> None:
+    """Raise ConfigError if the resource is bound to another lock: no operation changes that."""
+    bound = None if asked is None else found.locks.get(asked.resource)
+    if asked is not None and bound not in (None, asked.lock):
+        raise ConfigError(
+            f"table {key[1]!r} asks for resource {asked.resource!r} with lock {asked.lock!r}, and the database has it "
+            f"bound to lock {bound!r}: name that lock, or run `fencelock rebind` on this database, and on each other "
+            f"one"
+        )
+
+
 def _operation(kind: type[TableOp], key: TableKey, bound: BoundTable) -> TableOp:
     schema, table = key
     return kind(table, bound.resource, bound.lock, schema)
@@ -95,12 +116,12 @@ def _key_of(op: Any) -> TableKey:
     return op.schema, str(op.table_name)
 
 
-def _touched(upgrade: ops.UpgradeOps, found: Protections) -> list[str]:
+def _touched(upgrade: ops.UpgradeOps, found: Protections) -> set[str]:
     """Return the existing resources whose marks or tables change."""
     touched = {op.resource for op in upgrade.ops if isinstance(op, TableOp)}
     keys = [_key_of(op) for op in upgrade.ops if hasattr(op, "table_name")]
     touched |= {found.tables[key].resource for key in keys if key in found.tables}
-    return sorted(touched & found.locks.keys())
+    return touched & found.locks.keys()
 
 
 @renderers.dispatch_for(HoldResourceOp)

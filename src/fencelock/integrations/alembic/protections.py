@@ -43,7 +43,9 @@ def read_protections(connection: Connection) -> Protections:
         return Protections({}, {})
     seen = inspect_resources(url_of(connection.engine))
     locks = {mark.resource: mark.lock for mark in seen.marks}
-    tables = {_key_of(connection, one.table): BoundTable(one.resource, locks[one.resource]) for one in seen.protections}
+    # Triggers may have outlived the mark.
+    kept = [one for one in seen.protections if one.resource in locks]
+    tables = {_key_of(connection, one.table): BoundTable(one.resource, locks[one.resource]) for one in kept}
     return Protections(tables, locks)
 
 
