@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant("G10 a closed mark is opened", _MARK_SQL, "AND NEW.is_closed >= OLD.is_closed", "", _ENFORCED),
     Mutant("G1 a mark changes hands at one token", _MARK_SQL, "NEW.digest IS OLD.digest AND NEW.source_id IS", "NEW.source_id IS", _ENFORCED),
     Mutant("G8 a mark is replaced", _MARK_SQL, "WHEN EXISTS (SELECT 1 FROM fencelock_mark WHERE resource = NEW.resource)", "WHEN 0", _ENFORCED),
-    Mutant("G8 a mark is deleted", _MARK_SQL, "BEFORE DELETE ON fencelock_mark\nBEGIN", "BEFORE DELETE ON fencelock_mark\nWHEN 0\nBEGIN", _ENFORCED),
+    Mutant("G8 a mark is deleted", _MARK_SQL, "WHERE floor.source_id = OLD.source_id AND floor.token >= OLD.token\n    )\n    OR EXISTS (SELECT", "WHERE floor.source_id = OLD.source_id AND floor.token >= OLD.token\n    ) AND 0\n    OR 0 AND EXISTS (SELECT", _ENFORCED),
     Mutant("G6 the tables do not look at the mark", _TABLE_SQL, "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (\n    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, digest)\n    WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (SELECT 1 FROM fencelock_seal WHERE resource = {resource})\nBEGIN\n    SELECT RAISE", _ENFORCED),
     Mutant("H7 tasks overtake each other", "_drivers/aio.py", "left_ms = await turn.wait(timeout_ms)", "left_ms = timeout_ms", "tests/unit/test_turns.py"),
     Mutant("G6 a BLOB is written without a token", "stores/sqlite/guard/protection.py", "    if mode == ENFORCE:\n", "    if False:\n", "tests/rules/test_guard_blobs.py"),
