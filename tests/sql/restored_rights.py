@@ -1,14 +1,16 @@
-"""What a restored backup brings back of rights and keys, and the documented steps that take it away again."""
+"""What a restored backup brings back: floors, which stay, and rights and keys, which the documented steps take away
+again.
+"""
 
 import pytest
 
 import fencelock
 from fencelock import Sequencer, Source
-from fencelock.protocol.guard_requests import Right
+from fencelock.protocol.guard_requests import Floor, Right
 from fencelock.verifier import sign
 from tests.sql.dialect import install, run
 from tests.sql.guarded import Guarded
-from tests.support.guards import LOCK, RESOURCE
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 
 class RestoredRights:
@@ -18,6 +20,8 @@ class RestoredRights:
         self.guarded = guarded
         self.role = role
         self.guard = guarded.guard()
+        guarded.guard("order:1").seal(HandmadeLease(3))
+        fencelock.set_floor(guarded.database.url(), "source", 7, reason="above a mark that is there")
         with fencelock.connect(install(guarded.database.url())) as source:
             self.key = source.add_key()
             self.guard.grant(role)
@@ -44,6 +48,8 @@ class RestoredRights:
         self.guard = self.guarded.guard()
         with fencelock.connect(url) as source:
             source.raise_epoch(reason="restored")
+            restored = fencelock.inspect_resources(url)
+            assert (restored.marks[0].token, restored.floors) == (3, (Floor("source", 7),))
             assert fencelock.inspect_resources(url).rights == (Right(RESOURCE, self.role),)
             known = source.keys()
             assert (known.signing, [key.retired_s for key in known.keys]) == (self.key.key_id, [None])
