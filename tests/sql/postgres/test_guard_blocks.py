@@ -1,6 +1,8 @@
 """What only PostgreSQL has in a guarded block: savepoints, deferred constraints, statements that were prepared."""
 
 import asyncio
+import select
+from asyncio import StreamReader
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -8,10 +10,37 @@ from typing import Any
 import psycopg
 import pytest
 
-from fencelock import GuardError, UnfencedWriteError
+import fencelock
+from fencelock import BlockLostError, GuardError, UnfencedWriteError
+from fencelock_lab.proxy import Frame
 from tests.sql.guarded import BriefLease, Guarded, in_block, write
 from tests.sql.postgres.dialect import REFUSED
-from tests.support.guards import HandmadeLease
+from tests.sql.postgres.framing import PostgresFraming, PostgresProxy
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
+
+
+class FarewellFraming(PostgresFraming):
+    """The server's last message arrives, and the end of its stream does not."""
+
+    async def reply(self, reader: StreamReader) -> Frame:
+        with suppress(EOFError):
+            return await super().reply(reader)
+        await asyncio.Event().wait()
+        raise AssertionError("not reached")
+
+
+class FarewellProxy(PostgresProxy):
+    """Keeps a client in the moment between the server's last message and the end of the connection."""
+
+    def new_framing(self) -> FarewellFraming:
+        return FarewellFraming()
+
+
+def has_heard(native: psycopg.Connection) -> bool:
+    """Return whether there is something to read from the server."""
+    return bool(select.select([native], [], [], 0)[0])
+
 
 # --- who ends it ----------------------------------------------------------------------------------
 ENDS: dict[str, Callable[[psycopg.Connection], Any]] = {
@@ -42,6 +71,29 @@ def test_a_block_that_ends_its_transaction_by_sql_fails_and_later_writes_are_not
         in_block(guarded, body)
     assert guarded.value() == ("mine" if end.startswith("COMMIT") else "first")
     assert guarded.database.value("SELECT count(*) FROM free") == 0
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_g3_a_block_that_the_server_has_just_dismissed_is_lost_and_commits_nothing(
+    guarded: Guarded, looks: int
+) -> None:
+    """Its session is over, its connection not yet. The server says so once, and whoever reads it has to remember."""
+
+    def be_dismissed(guard: fencelock.Guard) -> None:
+        with guard.transaction(HandmadeLease(5)) as native:
+            write(native)
+            guarded.kill(native)
+            wait_until(lambda: has_heard(native))
+            for _ in range(looks):
+                assert native.is_cut_off()  # type: ignore[attr-defined]
+
+    with FarewellProxy(guarded.database.server.port) as proxy:
+        with pytest.raises(BlockLostError) as caught:
+            be_dismissed(fencelock.guard(proxy.url(guarded.database.url()), resource=RESOURCE, lock=LOCK))
+        assert caught.value.definite
+        sent = [statement for request in proxy.requests for statement in request.statements]
+        assert sent.count("COMMIT") == 1, "only the seal's: no other was sent, whose outcome would be unknown"
+    assert guarded.value() == "first"
 
 
 def test_writes_after_a_commit_by_sql_are_refused(guarded: Guarded) -> None:
