@@ -9,7 +9,7 @@ import click
 import fencelock
 from fencelock._api.guard import Guard, guards_of
 from fencelock.cli.locks import check_known
-from fencelock.cli.options import guard_option, json_option, reason_option, source_option
+from fencelock.cli.options import guard_option, json_option, lock_argument, reason_option, source_option
 from fencelock.cli.output import emit, printable
 from fencelock.stores.registry import guard_url
 
@@ -17,7 +17,7 @@ _GUARD_HELP = "Refuse the old token at the resources of this URL that are bound 
 
 
 @click.command("break")
-@click.argument("name")
+@lock_argument
 @source_option
 @reason_option(is_required=True)
 @guard_option(_GUARD_HELP)

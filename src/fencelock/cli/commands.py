@@ -4,6 +4,7 @@ Promise: a command's module is imported when that command is called, or when `--
 other packages come from `extensions`; `plugin` is what they may use.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +12,9 @@ from importlib import import_module
 import click
 
 from fencelock.cli import errors, extensions
+
+COMPLETION_VARIABLE = "_FENCELOCK_COMPLETE"
+"""Set by click's own scripts, which the shell runs: see `docs/reference/cli.md`."""
 
 _MODULES = {
     "run": "fencelock.cli.run",
@@ -51,6 +55,20 @@ class CommandGroup(click.Group):
             return next(command for command in found if command.name == cmd_name)
         return extensions.load(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the words begin with; for an unknown one, name the one that is spelled like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], {*self.list_commands(ctx), *extensions.LAB_COMMANDS}, 1)
+            if not near:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx) from None
+
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked:
@@ -88,7 +106,11 @@ def cli() -> None:
 
 
 def execute(words: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code; or print what a shell asks for to complete one."""
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "fencelock", COMPLETION_VARIABLE, instruction)
     try:
         with cli.make_context("fencelock", list(words)) as context:
             code = cli.invoke(context)

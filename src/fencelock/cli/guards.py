@@ -14,7 +14,7 @@ from fencelock._api.guard import inspect_resources
 from fencelock._api.validation import check_roles
 from fencelock.cli.marks import guard_of, marks_as_json, read_source, rights_to
 from fencelock.cli.options import json_option, reason_option, resource_option, source_option
-from fencelock.cli.output import emit, printable
+from fencelock.cli.output import emit, printable, showing_work
 from fencelock.model import check_lock_name, check_resource_name
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
 from fencelock.protocol.stores import PolicyGuardStore, PolicySourceStore
@@ -85,7 +85,8 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
         # First: a store without rights refuses this, and then nothing is protected either.
         guard_store(url).install()
         guard.grant(*roles)
-    guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
+    with showing_work(f"protecting {len(tables)} tables: each is read once, and waits for open writers"):
+        guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
     seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]

@@ -15,7 +15,7 @@ from fencelock._api.leading import LONGEST_PAUSE_S, BackOff
 from fencelock._platform import check_command
 from fencelock.cli import AGAIN
 from fencelock.cli.errors import complain
-from fencelock.cli.options import guard_option, source_option
+from fencelock.cli.options import guard_option, lock_argument, source_option
 from fencelock.cli.run import RunCommand, grace_option, holder_option, ttl_option
 from fencelock.cli.run.options import RunOptions
 
@@ -24,7 +24,7 @@ _FAILURES_VARIABLE = "FENCELOCK_FAILURES"
 
 
 @click.command(cls=RunCommand)
-@click.argument("name")
+@lock_argument
 @source_option
 @ttl_option
 @grace_option

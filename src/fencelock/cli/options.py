@@ -1,12 +1,15 @@
 """The options that several commands share: their names, their help, and how they are passed on."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 import click
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+MAX_COMPLETIONS = 1000
+"""How many locks a completion reads."""
 SOURCE_HELP = (
     "The source's URL, for example sqlite:///locks.db.  [default: $FENCELOCK_SOURCE, else this user's own file]"
 )
@@ -15,6 +18,24 @@ SOURCE_HELP = (
 def source_option(function: Function) -> Function:
     """Add `--source URL`, passed as `source`: None stands for the default."""
     return click.option("--source", metavar="URL", help=SOURCE_HELP)(function)
+
+
+def lock_argument(function: Function) -> Function:
+    """Add NAME, passed as `name`: a shell completes it by the locks of the source."""
+    return click.argument("name", shell_complete=_complete_lock)(function)
+
+
+def _complete_lock(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names that begin so; none where the source cannot be asked. It makes no folder and no file."""
+    import fencelock
+    from fencelock._api.lock_options import resolve_url
+
+    try:
+        with fencelock.connect(resolve_url(ctx.params.get("source"), makes_folder=False)) as source:
+            names = [info.name for info in islice(source.locks(), MAX_COMPLETIONS)]
+    except fencelock.FencelockError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def json_option(function: Function) -> Function:

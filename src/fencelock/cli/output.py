@@ -5,7 +5,9 @@ readers round large integers. Text contains no control characters from names tha
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -13,6 +15,18 @@ import click
 def emit(data: object, as_json: bool, text: str) -> None:
     """Print `data` as JSON, or `text`."""
     click.echo(json.dumps(data) if as_json else text)
+
+
+@contextmanager
+def showing_work(text: str) -> Iterator[None]:
+    """Show on a terminal that something long is under way; show nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
 
 
 def token_text(token: int | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fencelock._platform import check_command
-from fencelock.cli.options import guard_option, source_option
+from fencelock.cli.options import guard_option, lock_argument, source_option
 from fencelock.cli.run.options import DEFAULT_TTL_S, RunOptions
 
 
@@ -19,6 +19,8 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split CMD off the command line, and let click parse the rest."""
+        if ctx.resilient_parsing:  # A shell completes the line.
+            return super().parse_args(ctx, args[: args.index("--")] if "--" in args else args)
         if {"-h", "--help"} & set(args[: args.index("--") if "--" in args else None]):
             return super().parse_args(ctx, args)
         if "--" not in args:
@@ -54,7 +56,7 @@ holder_option = click.option("--holder", metavar="TEXT", help="The holder's name
 
 
 @click.command(cls=RunCommand)
-@click.argument("name")
+@lock_argument
 @source_option
 @ttl_option
 @click.option("--wait", metavar="S", type=float, help="Wait at most S seconds for the lock.  [default: without limit]")

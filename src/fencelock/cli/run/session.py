@@ -27,6 +27,7 @@ from fencelock.cli.run.command import Command
 from fencelock.cli.run.events import Events
 from fencelock.cli.run.signals import Signals
 from fencelock.cli.run.supervisor import Supervisor
+from fencelock.cli.run.wait_note import WaitNote, holder_text
 from fencelock.cli.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class RunSession:
         )
         with self._signals.interrupting():
             time.sleep(options.pause_s)
-            lease = lock.acquire(blocking=options.wait != 0)
+            with WaitNote(source, options):
+                lease = lock.acquire(blocking=options.wait != 0)
         if lease is None:
             raise fencelock.AcquireTimeoutError(_not_obtained_text(source, options))
         return lease
@@ -187,17 +189,11 @@ def _check_guards(urls: tuple[str, ...]) -> None:
 
 
 def _not_obtained_text(source: fencelock.Source, options: RunOptions) -> str:
-    from fencelock.cli.output import printable
-
-    info = source.info(options.name)
+    holder = holder_text(source.info(options.name))
     waited = f" within {options.wait:g} s" if options.wait else ""
-    if info.holder is None:
+    if holder is None:
         return f"lock {options.name!r} was not obtained{waited}; it is free or promised to a waiter now: try again"
-    left = "its time left is unknown" if info.ttl is None else f"{info.remaining:.1f} s left of its lease"
-    return (
-        f"lock {options.name!r} was not obtained{waited}: {printable(info.holder)} holds it with token {info.token}, "
-        f"{left}; waiting: {len(info.waiters)}"
-    )
+    return f"lock {options.name!r} was not obtained{waited}: {holder}"
 
 
 def _show_warnings() -> None:
