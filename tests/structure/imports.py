@@ -16,7 +16,7 @@ LAB = "fencelock_lab"
 TESTS = "tests"
 
 LAYERS = (
-    ("errors", "_sequencer_text", "model", "hooks", "clock", "verifier", "_install", "_threads"),
+    ("errors", "_sequencer_text", "model", "hooks", "clock", "verifier", "_install", "_platform", "_threads"),
     ("protocol",),
     ("_flows",),
     ("stores",),
