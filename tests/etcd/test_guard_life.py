@@ -23,7 +23,6 @@ from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 from tests.support.purged_between import PurgedBetween
-from tests.support.purged_marks import PurgedMarks
 
 __all__ = ["program"]
 
@@ -74,12 +73,6 @@ class TestEtcdGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
-
-
-class TestEtcdPurgedMarks(PurgedMarks):
-    @pytest.fixture
-    def marks_url(self, etcd: Corner) -> str:
-        return etcd.url
 
 
 class TestEtcdPurgedBetween(PurgedBetween):

@@ -19,7 +19,6 @@ from tests.support.guard_life import GuardLife, outlive_an_outage
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.support.purged_between import PurgedBetween
-from tests.support.purged_marks import PurgedMarks
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
@@ -86,12 +85,6 @@ class TestZooKeeperGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
-
-
-class TestZooKeeperPurgedMarks(PurgedMarks):
-    @pytest.fixture
-    def marks_url(self, zookeeper: ZooKeeperServer) -> str:
-        return zookeeper.url(fresh_base())
 
 
 class TestZooKeeperPurgedBetween(PurgedBetween):

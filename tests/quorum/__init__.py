@@ -1,0 +1,1 @@
+"""Tests that are the same for etcd and ZooKeeper."""
