@@ -11,7 +11,7 @@
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make verify VERIFY='--help'     hand arguments to fencelock_lab.campaigns
 #   make demo DEMO='--svg out.svg'  hand arguments to `fencelock demo`
-#   make docs DOCS='--fresh-env'    hand arguments to Sphinx
+#   make docs DOCS='--jobs 2'      hand arguments to Sphinx
 
 MAKEFLAGS += --no-print-directory
 export PYTHON PYTEST WORKERS MINUTES BENCH STORE MUTANTS VERIFY DOCS

@@ -22,6 +22,7 @@ exclude_patterns = [".*", "docs/_site", "lab", "requirements", "scripts", "src",
 source_suffix = {".md": "markdown"}
 
 myst_heading_anchors = 4
+myst_enable_extensions = ["tasklist"]
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 default_role = "code"

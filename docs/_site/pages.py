@@ -171,7 +171,7 @@ def _shorten_signature(
 ) -> tuple[str | None, str | None]:
     """Leave out the arguments of a class that another call makes, and the fields of a default value."""
     if kind == "class" and name.rpartition(".")[2] not in CONSTRUCTED and not is_dataclass(value):
-        return None, None
+        return "", None
     return re.sub(r"= Hooks\([^)]*\)", "= Hooks()", arguments or "") or None, returned
 
 
