@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, assert_type
 
 import fencelock
@@ -29,6 +30,26 @@ def with_a_lock() -> None:
         assert_type(lock.locked(), bool)
         assert_type(lock.acquire(timeout=None), fencelock.Lease | None)
         assert_type(lock.release(), bool)
+
+
+def with_a_decorator(source: fencelock.Source, guard: fencelock.Guard) -> None:
+    @source.lock("a", ttl=timedelta(seconds=20))
+    def plain(number: int) -> str:
+        return str(number)
+
+    @source.lock("a").leased
+    def leased(lease: fencelock.Lease, number: int) -> int:
+        return lease.token + number
+
+    @source.rlock("a").guarded(guard)
+    def guarded(connection: sqlite3.Connection, *, text: str) -> str:
+        return text
+
+    assert_type(plain(1), str)
+    assert_type(leased(1), int)
+    assert_type(guarded(text="a"), str)
+    plain("1")  # type: ignore[arg-type]
+    leased()  # type: ignore[call-arg]
 
 
 def with_a_reentrant_lock(source: fencelock.Source) -> None:

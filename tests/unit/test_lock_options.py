@@ -3,14 +3,16 @@
 import math
 import os
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fencelock
 from fencelock._api import lock_options
 from fencelock._api.lock_options import check_lock_options, default_folder, resolve_url, waiting
-from fencelock.errors import ConfigError
+from fencelock.errors import ConfigError, UnknownSchemeError
 from fencelock.protocol.stores import Capabilities
 
 pytestmark = pytest.mark.reduced
@@ -31,7 +33,7 @@ def test_a_ttl_is_seconds_and_is_granted_as_asked(ttl: float, ttl_ms: int) -> No
     assert options_of(ttl=ttl).ttl_ms == ttl_ms
 
 
-@pytest.mark.parametrize("ttl", [0.0999, 0, -1, 86_400.001, 10**300, math.inf, math.nan, 1.0005, True, "10", None, 1j])
+@pytest.mark.parametrize("ttl", [0.0999, 0, -1, 86_400.001, 10**300, math.inf, math.nan, 1.0005])
 def test_a_ttl_outside_the_range_or_between_the_steps_is_refused_and_never_clamped(ttl: Any) -> None:
     with pytest.raises(ConfigError, match=r"'the-lock': ttl .* 0\.1 to 86400 seconds, in steps of 0\.001"):
         options_of(ttl=ttl)
@@ -171,3 +173,42 @@ def test_a_default_folder_that_cannot_be_made_names_the_way_out(
     monkeypatch.setattr(lock_options, "default_folder", lambda: tmp_path / "file" / "fencelock")
     with pytest.raises(ConfigError, match=r"set FENCELOCK_SOURCE to a URL"):
         resolve_url(None)
+
+
+@pytest.mark.parametrize("ttl", ["10", True, None, 1j])
+def test_a_ttl_that_is_no_number_is_told_so(ttl: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a number of seconds or a timedelta; {ttl!r} is not a number"):
+        options_of(ttl=ttl)
+
+
+def test_a_timedelta_is_a_length_of_time_everywhere(tmp_path: Path) -> None:
+    with fencelock.connect("memory://lengths") as source, source.lock("held"):
+        lock = source.lock("held", ttl=timedelta(seconds=20), timeout=timedelta(milliseconds=5))
+        assert (lock.ttl, lock.timeout) == (20.0, 0.005)
+        assert lock.acquire() is None
+        assert lock.acquire(timeout=timedelta(0)) is None
+        with pytest.raises(ConfigError, match="non-negative"):
+            lock.acquire(timeout=-timedelta(seconds=1))
+        with source.lock("other", ttl=timedelta(minutes=1)) as lease:
+            assert not lease.lost.wait(timedelta(milliseconds=1))
+            guard = fencelock.guard(tmp_path / "app.db", resource="r", lock="other")
+            with pytest.raises(ConfigError, match="above 0"):
+                guard.transaction(lease, idle=timedelta(0))
+            guard.transaction(lease, idle=timedelta(seconds=1))
+    with pytest.raises(ConfigError, match="older_than must be seconds"):
+        fencelock.purge_effects(f"sqlite:///{tmp_path}/app.db", older_than=timedelta(days=-1))
+
+
+def test_a_path_is_a_sqlite_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with fencelock.connect(Path("locks.db")) as source:
+        assert source.url == f"sqlite:///{tmp_path}/locks.db"
+    assert fencelock.guard(Path("app.db"), resource="r", lock="l").url == f"sqlite:///{tmp_path}/app.db"
+
+
+@pytest.mark.parametrize("use", [fencelock.connect, lambda url: fencelock.guard(url, resource="r", lock="l")])
+@pytest.mark.parametrize("url", ["postgresql+asyncpg://h/db", "postgresql+psycopg://h/db", "mysql+pymysql://h/db"])
+def test_a_url_that_names_a_driver_is_told_what_to_write(use: Any, url: str) -> None:
+    system = url.partition("+")[0]
+    with pytest.raises(UnknownSchemeError, match=f"names a driver, as SQLAlchemy's URLs do.* write {system}://"):
+        use(url)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
 from fencelock._api.guard_core import check_free, check_transactional_ddl
 from fencelock._api.idle_limit import IdleLimit
@@ -36,7 +37,7 @@ from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Right
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
-from fencelock.stores.registry import guard_store
+from fencelock.stores.registry import Location, guard_store
 
 if TYPE_CHECKING:
     from fencelock._api.aio_source import AsyncSource
@@ -47,7 +48,7 @@ Result = TypeVar("Result")
 
 
 def guard(
-    url: str,
+    url: Location,
     *,
     resource: str | None = None,
     resources: Iterable[str] | None = None,
@@ -91,7 +92,7 @@ class AsyncGuard(BaseGuard):
             raise
 
     def transaction(
-        self, lease: LeaseLike, *, once: str | Once | None = None, idle: float | None = None
+        self, lease: LeaseLike, *, once: str | Once | None = None, idle: Duration | None = None
     ) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
 

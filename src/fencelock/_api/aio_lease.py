@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from fencelock._api.durations import Duration
 from fencelock._api.lease import BaseLease, BaseLost, note_loss
 from fencelock._api.lock_options import check_timeout
 from fencelock._drivers.aio import AsyncDriver
@@ -30,12 +31,12 @@ class AsyncLost(BaseLost):
 
     __slots__ = ()
 
-    async def wait(self, timeout: float | None = None) -> bool:
+    async def wait(self, timeout: Duration | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
         False: it was released, or the timeout passed.
         """
-        check_timeout(timeout)
+        timeout_s = check_timeout(timeout)
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -44,7 +45,7 @@ class AsyncLost(BaseLost):
 
         self._record.when_over(wake)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout_s):
                 # Not without a bound: a deadline that passes is noticed here, whatever the keeper's thread does.
                 while left_ms := self._record.remaining_ms():
                     with suppress(TimeoutError):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from fencelock._api.aio_lease import AsyncLease
+from fencelock._api.decorators import AsyncDecorators
+from fencelock._api.durations import Duration
 from fencelock._api.lock import BaseHandle, BaseLock
 from fencelock._api.lock_options import LockOptions, waiting
 from fencelock._api.own_leases import Holding, OwnLeases
@@ -28,10 +30,10 @@ def this_task() -> "asyncio.Task[Any]":
     return task
 
 
-class AsyncLock(BaseLock[AsyncLease]):
+class AsyncLock(BaseLock[AsyncLease], AsyncDecorators):
     """A handle to a named lock: `source.lock(name)` makes one.
 
-    Acquire it, or use it as an async context manager, which yields the lease.
+    Acquire it, or use it as an async context manager, which yields the lease, or as a decorator.
     """
 
     def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
@@ -39,7 +41,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         self._source = source
         self._of_task: MutableMapping[Any, OwnLeases[AsyncLease]] = WeakKeyDictionary()
 
-    async def acquire(self, blocking: bool = True, timeout: float | None = -1) -> AsyncLease | None:
+    async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> AsyncLease | None:
         """Acquire the lock and return the lease, or None if it was not obtained; parameters and errors as
         `Lock.acquire`.
         """
@@ -93,7 +95,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         return self._of_task.setdefault(this_task(), OwnLeases())
 
 
-class AsyncRLock(BaseHandle):
+class AsyncRLock(BaseHandle, AsyncDecorators):
     """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
 
     Each task must release it as often as it acquired it.
@@ -112,7 +114,7 @@ class AsyncRLock(BaseHandle):
         """The lease that this task holds by this handle."""
         return self._holding().lease
 
-    async def acquire(self, blocking: bool = True, timeout: float | None = -1) -> AsyncLease | None:
+    async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> AsyncLease | None:
         """Acquire the lock, or enter it again, and return the lease; parameters and errors as `RLock.acquire`."""
         may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
         holding = self._holding()

@@ -12,6 +12,7 @@ from typing import Any, Self
 from fencelock._api.aio_leading import AsyncTerms
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
+from fencelock._api.durations import Duration
 from fencelock._api.leading import StopEvent
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._api.proofs import broken_lock, check_sequencer, new_key
@@ -37,9 +38,10 @@ from fencelock.model import (
     draw_claim,
 )
 from fencelock.protocol.source_requests import Inspect, Keys, ListLocks, Purge, ReadKeys, ReadSource
+from fencelock.stores.registry import Location
 
 
-def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "AsyncSource":
+def connect(url: Location | None = None, *, hooks: Hooks = NO_HOOKS) -> "AsyncSource":
     """Return the async source that the URL names; nothing is opened yet. Parameters and errors as
     `fencelock.connect`.
     """
@@ -52,7 +54,7 @@ class AsyncSource(BaseSource):
     `fencelock.aio.connect(…)` makes one.
     """
 
-    def __init__(self, url: str | None, hooks: Hooks) -> None:
+    def __init__(self, url: Location | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)
         self._driver = AsyncDriver(self._store)
 
@@ -70,8 +72,8 @@ class AsyncSource(BaseSource):
         self,
         name: str,
         *,
-        ttl: float = DEFAULT_TTL_S,
-        timeout: float | None = None,
+        ttl: Duration = DEFAULT_TTL_S,
+        timeout: Duration | None = None,
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,
     ) -> AsyncLock:
@@ -84,8 +86,8 @@ class AsyncSource(BaseSource):
         self,
         name: str,
         *,
-        ttl: float = DEFAULT_TTL_S,
-        timeout: float | None = None,
+        ttl: Duration = DEFAULT_TTL_S,
+        timeout: Duration | None = None,
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,
     ) -> AsyncRLock:
@@ -97,7 +99,7 @@ class AsyncSource(BaseSource):
         name: str,
         *,
         stop: StopEvent | None = None,
-        ttl: float = DEFAULT_TTL_S,
+        ttl: Duration = DEFAULT_TTL_S,
         retry_on: Iterable[type[Exception]] = (),
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,

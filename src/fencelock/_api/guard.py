@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._api.durations import Duration
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
 from fencelock._api.guard_core import check_free, check_transactional_ddl, repair
 from fencelock._api.idle_limit import IdleLimit
@@ -41,7 +42,7 @@ from fencelock.model import (
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Right
 from fencelock.protocol.stores import GuardConnection
-from fencelock.stores.registry import guard_store
+from fencelock.stores.registry import Location, guard_store
 
 if TYPE_CHECKING:
     from fencelock._api.source import Source
@@ -51,7 +52,7 @@ Result = TypeVar("Result")
 
 
 def guard(
-    url: str,
+    url: Location,
     *,
     resource: str | None = None,
     resources: Iterable[str] | None = None,
@@ -96,7 +97,7 @@ class Guard(BaseGuard):
             raise
 
     def transaction(
-        self, lease: LeaseLike, *, once: str | Once | None = None, idle: float | None = None
+        self, lease: LeaseLike, *, once: str | Once | None = None, idle: Duration | None = None
     ) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fencelock._api.credentials import Credential
+from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock.errors import BlockLostError, ConfigError, FencelockError, LeaseError
 from fencelock.protocol.stores import LostBlockNote
 
@@ -21,7 +22,7 @@ class IdleLimit:
 
     __slots__ = ("_chosen_ms", "_credential", "ms")
 
-    def __init__(self, credential: Credential, idle: float | None = None) -> None:
+    def __init__(self, credential: Credential, idle: Duration | None = None) -> None:
         self._credential = credential
         self._chosen_ms = None if idle is None else _check_idle_ms(idle)
         self.ms: int | None = None
@@ -87,7 +88,8 @@ def _is_noted(notes: Sequence[str]) -> bool:
     return any(isinstance(note, LostBlockNote) for note in notes)
 
 
-def _check_idle_ms(idle: object) -> int:
-    if isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 < idle <= MAX_IDLE_S:
-        raise ConfigError(f"idle is a number of seconds above 0, {MAX_IDLE_S:g} at most; not {idle!r}")
+def _check_idle_ms(duration: object) -> int:
+    idle = in_seconds(duration)
+    if not is_number(idle) or not 0 < idle <= MAX_IDLE_S:
+        raise ConfigError(f"idle is a number of seconds above 0, {MAX_IDLE_S:g} at most; not {duration!r}")
     return max(1, int(idle * _MS_PER_S))

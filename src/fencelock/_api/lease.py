@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from fencelock._api.credentials import MEMORY
+from fencelock._api.durations import Duration
 from fencelock._api.lock_options import check_timeout
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
@@ -216,12 +217,12 @@ class Lost(BaseLost):
 
     __slots__ = ()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Duration | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
         False: it was released, or the timeout passed.
         """
-        check_timeout(timeout)
+        timeout_s = check_timeout(timeout)
         # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler
         # that runs in this very thread.
         over: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -229,7 +230,7 @@ class Lost(BaseLost):
         def wake() -> None:
             over.put(None)
 
-        end_s = math.inf if timeout is None else time.monotonic() + timeout
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         record = self._record
         record.when_over(wake)
         try:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic
 
+from fencelock._api.decorators import Decorators
+from fencelock._api.durations import Duration
 from fencelock._api.lease import Lease
 from fencelock._api.lock_options import LockOptions, waiting
 from fencelock._api.own_leases import AnyLease, Holding, OwnLease, OwnLeases
@@ -135,10 +137,10 @@ class _OfThread(threading.local):
         self.own: OwnLeases[Lease] = OwnLeases()
 
 
-class Lock(BaseLock[Lease]):
+class Lock(BaseLock[Lease], Decorators):
     """A handle to a named lock: `source.lock(name)` makes one.
 
-    Acquire it, or use it as a context manager, which yields the lease.
+    Acquire it, or use it as a context manager, which yields the lease, or as a decorator.
     """
 
     def __init__(self, source: "Source", options: LockOptions) -> None:
@@ -146,11 +148,11 @@ class Lock(BaseLock[Lease]):
         self._source = source
         self._of_thread = _OfThread()
 
-    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Lease | None:
+    def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> Lease | None:
         """Acquire the lock and return the lease, or None if it was not obtained.
 
-        `timeout` is seconds, None waits for ever, and -1 is the handle's own. ValueError and OverflowError as
-        `threading.Lock.acquire` has them, SourceError if the source cannot be asked.
+        `timeout` is seconds or a timedelta, None waits for ever, and -1 is the handle's own. ValueError and
+        OverflowError as `threading.Lock.acquire` has them, SourceError if the source cannot be asked.
         """
         may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
         own = self._of_thread.own
@@ -233,7 +235,7 @@ class _Local(threading.local):
         self.holding: Holding[Lease] = Holding()
 
 
-class RLock(BaseHandle):
+class RLock(BaseHandle, Decorators):
     """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
 
     Each thread must release it as often as it acquired it.
@@ -252,7 +254,7 @@ class RLock(BaseHandle):
         """The lease that this thread holds by this handle."""
         return self._local.holding.lease
 
-    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Lease | None:
+    def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> Lease | None:
         """Acquire the lock, or enter it again, and return the lease; None if it was not obtained.
 
         `timeout` as for `Lock.acquire`. LeaseExpiredError or LeaseLostError if this thread's lease was lost:

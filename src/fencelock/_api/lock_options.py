@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock._platform import is_root
 from fencelock.errors import ConfigError
 from fencelock.model import check_holder, check_lock_name, default_holder
 from fencelock.protocol.stores import Capabilities
+from fencelock.stores.registry import Location, location_url
 
 SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 DEFAULT_TTL_S = 30.0
@@ -40,29 +42,33 @@ class LockOptions(NamedTuple):
 def check_lock_options(
     capabilities: Capabilities,
     name: str,
-    ttl: float,
-    timeout: float | None,
+    ttl: Duration,
+    timeout: Duration | None,
     holder: str | None,
     on_lost: Callable[[str], Any] | None,
 ) -> LockOptions:
     """Return the options, or raise ConfigError."""
     check_lock_name(name)
-    if timeout is not None and not (_is_number(timeout) and 0 <= timeout <= threading.TIMEOUT_MAX):
+    timeout_s: float | None = in_seconds(timeout)
+    if timeout_s is not None and not (is_number(timeout_s) and 0 <= timeout_s <= threading.TIMEOUT_MAX):
         raise ConfigError(f"lock {name!r}: timeout is seconds, 0 or more, or None to wait for ever; not {timeout!r}")
     if holder is not None:
         check_holder(holder)
     if on_lost is not None and not callable(on_lost):
         raise ConfigError(f"lock {name!r}: on_lost must be callable with the reason, not {on_lost!r}")
-    return LockOptions(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost, _as_ms(timeout))
+    return LockOptions(name, _check_ttl_ms(capabilities, name, ttl), timeout_s, holder, on_lost, _as_ms(timeout_s))
 
 
-def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
+def _check_ttl_ms(capabilities: Capabilities, name: str, duration: Duration) -> int:
+    ttl: float = in_seconds(duration)
+    if not is_number(ttl):
+        raise ConfigError(f"lock {name!r}: ttl must be a number of seconds or a timedelta; {ttl!r} is not a number")
     low_ms, high_ms, step_ms = (
         capabilities.ttl_min_ms,
         capabilities.ttl_max_ms,
         capabilities.ttl_step_ms,
     )
-    if _is_number(ttl):
+    if abs(ttl) <= _LARGEST_NUMBER:
         ttl_ms = round(ttl * 1000)
         is_on_step = abs(ttl * 1000 - ttl_ms) < _ROUNDING_MS * max(1.0, ttl) and ttl_ms % step_ms == 0
         if low_ms <= ttl_ms <= high_ms and is_on_step:
@@ -73,11 +79,7 @@ def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
-
-
-def waiting(blocking: bool, timeout: float | None, default_ms: int | None) -> tuple[bool, int | None]:
+def waiting(blocking: bool, timeout: Duration | None, default_ms: int | None) -> tuple[bool, int | None]:
     """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`. -1 is the handle's own timeout, None
     waits for ever.
     """
@@ -89,33 +91,36 @@ def waiting(blocking: bool, timeout: float | None, default_ms: int | None) -> tu
         return False, 0
     if timeout is None:
         return True, None
-    check_timeout(timeout)
-    if not timeout >= 0:  # Written so that it is true of NaN.
+    timeout_s = check_timeout(timeout)
+    assert timeout_s is not None
+    if not timeout_s >= 0:  # Written so that it is true of NaN.
         raise ConfigError(
             f"timeout must be a non-negative number of seconds, -1 for the handle's own, or None to wait for ever; not "
             f"{timeout!r}"
         )
-    if timeout > threading.TIMEOUT_MAX:
+    if timeout_s > threading.TIMEOUT_MAX:
         raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
-    return True, _as_ms(timeout)
+    return True, _as_ms(timeout_s)
 
 
-def check_timeout(timeout: object) -> None:
-    """Raise ConfigError unless this is a number of seconds, or None to wait without a bound."""
-    if timeout is not None and not isinstance(timeout, int | float):
+def check_timeout(timeout: object) -> float | None:
+    """Return the timeout in seconds, or None to wait without a bound; ConfigError for anything else."""
+    timeout_s: float | None = in_seconds(timeout)
+    if timeout_s is not None and not isinstance(timeout_s, int | float):
         raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
+    return timeout_s
 
 
 def _as_ms(timeout: float | None) -> int | None:
     return None if timeout is None else math.ceil(timeout * 1000)
 
 
-def resolve_url(url: str | None, *, makes_folder: bool = True) -> str:
+def resolve_url(url: Location | None, *, makes_folder: bool = True) -> str:
     """Return the URL; for None, $FENCELOCK_SOURCE or else the default file, whose folder is created."""
     if url is None:
         url = os.environ.get(SOURCE_VARIABLE) or None
     if url is not None:
-        return url
+        return location_url(url)
     folder = default_folder()
     if makes_folder:
         _make_folder(folder)
@@ -129,7 +134,7 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError(
             f"the default folder {folder} cannot be created ({error.strerror}): set {SOURCE_VARIABLE} to a URL such as "
             f"sqlite:////path/to/locks.db"
-        ) from error
+        ) from None
 
 
 def default_folder() -> Path:

@@ -6,6 +6,7 @@ mark refused, the floor of its source refuses.
 
 from typing import TYPE_CHECKING
 
+from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock._api.guard import operate_on
 from fencelock._flows import purging
 from fencelock._flows.purging import Tokens
@@ -23,17 +24,20 @@ MAX_SOURCE_ID_BYTES = 64
 _MS_PER_S = 1000
 
 
-def purge_effects(url: str, *, older_than: float) -> int:
-    """Forget what guarded blocks with `once`, and `dispatch`, did at `url` more than `older_than` seconds ago.
+def purge_effects(url: str, *, older_than: Duration) -> int:
+    """Forget what guarded blocks with `once`, and `dispatch`, did at `url` more than `older_than` ago.
 
-    Returns how many results there were. A key that is forgotten can be done again: `older_than` is the time after which
-    nobody asks for a key a second time. What is in doubt stays, and so does what the last lease of a resource did.
+    Returns how many results there were. A key that is forgotten can be done again: `older_than`, seconds or a
+    timedelta, is the time after which nobody asks for a key a second time. What is in doubt stays, and so does what the
+    last lease of a resource did.
     """
     return operate_on(url, ask(PurgeEffects(_checked_ms(older_than))))
 
 
-def purge_marks(url: str, *, source: "Source | str", older_than: float) -> int:
-    """Forget marks at `url` that were not written for `older_than` seconds, and return how many there were.
+def purge_marks(url: str, *, source: "Source | str", older_than: Duration) -> int:
+    """Forget marks at `url` that were not written for `older_than`, and return how many there were.
+
+    `older_than` is seconds, or a timedelta.
 
     `source` is the source of the locks, or its URL: only marks of its tokens go. The highest token that goes becomes
     the floor of the source: from then on a resource without a mark is sealed only above it. A holder whose token is
@@ -71,8 +75,8 @@ def _tokens_of(source: "Source") -> Tokens:
     return Tokens(info, frozenset(lock.token for lock in source.locks() if lock.is_held and lock.token is not None))
 
 
-def _checked_ms(older_than: float) -> int:
-    seconds: object = older_than  # From untyped code it may be anything; `not … >= 0` is true of NaN.
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_AGE_S:
+def _checked_ms(older_than: Duration) -> int:
+    seconds = in_seconds(older_than)  # From untyped code it may be anything; `not … >= 0` is true of NaN.
+    if not is_number(seconds) or not 0 <= seconds <= MAX_AGE_S:
         raise ConfigError(f"older_than must be seconds from 0 to {MAX_AGE_S}, not {older_than!r}")
     return int(seconds * _MS_PER_S)

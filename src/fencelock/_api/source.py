@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from fencelock._api.durations import Duration
 from fencelock._api.leading import StopEvent, Terms
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.lock import Lock, RLock
@@ -38,7 +39,7 @@ from fencelock.model import (
 )
 from fencelock.protocol.source_requests import Inspect, Keys, ListLocks, Purge, ReadKeys, ReadSource
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.registry import shown_url, source_store
+from fencelock.stores.registry import Location, shown_url, source_store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
@@ -48,7 +49,7 @@ class BaseSource(Uncopyable):
 
     _instead = "it has connections of its own. Use it in other threads, and call connect() in other processes"
 
-    def __init__(self, url: str | None, hooks: Hooks) -> None:
+    def __init__(self, url: Location | None, hooks: Hooks) -> None:
         self._store = source_store(resolve_url(url))
         self._hooks = check_hooks(hooks)
         self._keeper_driver = SyncDriver(self._store, request_timeout_s=REQUEST_TIMEOUT_S)
@@ -67,7 +68,7 @@ class BaseSource(Uncopyable):
         return self._store.capabilities
 
     def _options(
-        self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object
+        self, name: str, ttl: Duration, timeout: Duration | None, holder: str | None, on_lost: object
     ) -> LockOptions:
         return check_lock_options(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
 
@@ -108,13 +109,13 @@ class BaseSource(Uncopyable):
         return self._store.examine()
 
 
-def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
+def connect(url: Location | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
     """Return the source that the URL names; nothing is opened yet.
 
-    `url` None: $FENCELOCK_SOURCE, or else the default SQLite file (`/var/lib/fencelock/locks.db` for root, under
-    $XDG_STATE_HOME or ~/.local/state for others). ConfigError for a bad URL, UnsafeSourceError for a store that cannot
-    issue tokens. A SQLite file that does not exist is created by the first acquire, or by `install`; what only looks
-    raises SchemaError. Close it, or use it as a context manager.
+    A path in place of a URL names a SQLite file. `url` None: $FENCELOCK_SOURCE, or else the default SQLite file
+    (`/var/lib/fencelock/locks.db` for root, under $XDG_STATE_HOME or ~/.local/state for others). ConfigError for a bad
+    URL, UnsafeSourceError for a store that cannot issue tokens. A SQLite file that does not exist is created by the
+    first acquire, or by `install`; what only looks raises SchemaError. Close it, or use it as a context manager.
     """
     return Source(url, hooks)
 
@@ -125,7 +126,7 @@ class Source(BaseSource):
     `fencelock.connect(…)` makes one.
     """
 
-    def __init__(self, url: str | None, hooks: Hooks) -> None:
+    def __init__(self, url: Location | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)
         self._driver = SyncDriver(self._store)
 
@@ -143,15 +144,15 @@ class Source(BaseSource):
         self,
         name: str,
         *,
-        ttl: float = DEFAULT_TTL_S,
-        timeout: float | None = None,
+        ttl: Duration = DEFAULT_TTL_S,
+        timeout: Duration | None = None,
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,
     ) -> Lock:
         """Return a handle to the named lock; nothing is acquired yet.
 
-        `ttl` and `timeout` are seconds; timeout None waits for ever. `on_lost(reason)` runs in a thread of fencelock's
-        within a second of a loss. ConfigError when something is outside its contract.
+        `ttl` and `timeout` are seconds, or timedeltas; timeout None waits for ever. `on_lost(reason)` runs in a thread
+        of fencelock's within a second of a loss. ConfigError when something is outside its contract.
         """
         return Lock(self, self._options(name, ttl, timeout, holder, on_lost))
 
@@ -159,8 +160,8 @@ class Source(BaseSource):
         self,
         name: str,
         *,
-        ttl: float = DEFAULT_TTL_S,
-        timeout: float | None = None,
+        ttl: Duration = DEFAULT_TTL_S,
+        timeout: Duration | None = None,
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,
     ) -> RLock:
@@ -172,7 +173,7 @@ class Source(BaseSource):
         name: str,
         *,
         stop: StopEvent | None = None,
-        ttl: float = DEFAULT_TTL_S,
+        ttl: Duration = DEFAULT_TTL_S,
         retry_on: Iterable[type[Exception]] = (),
         on_lost: Callable[[str], Any] | None = None,
         holder: str | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from fencelock._api.base_guard import BaseGuard, core_of
 from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
 from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.idle_limit import IdleLimit
@@ -128,7 +129,7 @@ def fencing_of(
     resource: str | None,
     resources: Iterable[str] | None,
     guard: BaseGuard | None,
-    idle: float | None,
+    idle: Duration | None,
     once: str | Once | None,
 ) -> Fencing:
     """Return the fencing of a transaction at `url`, or at the guard's URL; ConfigError if the arguments conflict."""

@@ -4,6 +4,7 @@ Promise: looking up a scheme imports that store's module only. A scheme that can
 and a missing client with the extra to install. Never: lets another package replace a built-in scheme.
 """
 
+import os
 import re
 from importlib import import_module
 from typing import Any, cast
@@ -20,6 +21,9 @@ from fencelock.protocol.stores import GuardStore, SourceStore
 
 SOURCE_GROUP = "fencelock.sources"
 GUARD_GROUP = "fencelock.guards"
+
+Location = str | os.PathLike[str]
+"""A URL, or the path of a SQLite file."""
 
 SOURCES = {
     "etcd": "fencelock.stores.etcd.source.store:EtcdSource",
@@ -60,8 +64,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _AFTER_MARK = re.compile(r"([:=]).*", re.DOTALL)
 
 
-def source_store(url: str) -> SourceStore:
+def source_store(url: Location) -> SourceStore:
     """Return the source store of the URL, unopened; ConfigError or UnsafeSourceError if there is none."""
+    url = location_url(url)
     scheme = _scheme(url)
     if scheme in UNSAFE_SOURCES:
         raise UnsafeSourceError(
@@ -70,8 +75,9 @@ def source_store(url: str) -> SourceStore:
     return cast("SourceStore", _load(scheme, SOURCES, SOURCE_GROUP)(url))
 
 
-def guard_store(url: str) -> GuardStore:
+def guard_store(url: Location) -> GuardStore:
     """Return the guard store of the URL, unopened; ConfigError if there is none."""
+    url = location_url(url)
     return cast("GuardStore", _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
 
 
@@ -80,9 +86,15 @@ def guard_url(url: str) -> str:
     return shown_url(guard_store(url).url)
 
 
-def _scheme(url: object) -> str:
-    if not isinstance(url, str):
-        raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
+def location_url(url: object) -> str:
+    """Return the URL; a path is that of a SQLite file."""
+    found = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(found, str):
+        raise ConfigError(f"a URL must be a str or a path, not {type(url).__name__}")
+    return found if found is url else f"sqlite:///{os.path.abspath(found)}"
+
+
+def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example sqlite:///locks.db")
@@ -116,7 +128,8 @@ def _load(scheme: str, table: dict[str, str], group: str) -> Any:
     except ImportError as error:
         if scheme not in EXTRAS:
             raise
-        raise _missing_client(scheme, error) from error
+        # The cause of a client that is not installed says nothing more.
+        raise _missing_client(scheme, error) from (None if isinstance(error, ModuleNotFoundError) else error)
 
 
 def _missing_client(scheme: str, error: ImportError) -> MissingDependencyError:
@@ -147,6 +160,12 @@ def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
     if found:
         names = ", ".join(sorted(point.value for point in found))
         raise ConfigError(f"several packages offer {scheme}:// ({names}): uninstall all but one")
+    system, plus, _ = scheme.partition("+")
+    if plus and system in table:
+        raise UnknownSchemeError(
+            f"{scheme}:// names a driver, as SQLAlchemy's URLs do, and fencelock has connections of its own: write "
+            f"{system}://"
+        )
     raise UnknownSchemeError(f"no store is known for {scheme}://; known here: {_known(table)}")
 
 

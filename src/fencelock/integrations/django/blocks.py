@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transa
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import credential_of
+from fencelock._api.durations import Duration
 from fencelock._api.guard_core import check_unused
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
@@ -35,7 +36,7 @@ def fenced(
     using: str | None = None,
     guard: BaseGuard | None = None,
     once: str | Once | None = None,
-    idle: float | None = None,
+    idle: Duration | None = None,
 ) -> "DjangoFenced":
     """Return a block that is one Django transaction, committed if no newer holder has sealed a resource.
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.base_guard import BaseGuard
+from fencelock._api.durations import Duration
 from fencelock._api.guard_core import check_unused
 from fencelock._api.once import Once
 from fencelock._api.uncopyable import UncopyableBlock
@@ -43,7 +44,7 @@ class FencedOptions(TypedDict, total=False):
     guard: BaseGuard
     bind_arguments: Mapping[str, Any]
     once: str | Once | None
-    idle: float
+    idle: Duration
 
 
 @contextmanager
