@@ -50,7 +50,8 @@ def purge(
     \b
     Examples:
       fencelock purge --done --guard sqlite:////srv/app.db --older-than 90
-      fencelock purge --marks --guard sqlite:////srv/app.db --source sqlite:////srv/locks.db --older-than 30
+      fencelock purge --marks --guard sqlite:////srv/app.db --source sqlite:////srv/locks.db \\
+          --older-than 30
     """
     is_at_guards = is_done or is_marks
     if is_at_guards != (older_than is not None) or is_at_guards != bool(guards) or (is_done and source is not None):
