@@ -130,7 +130,8 @@ def decode_floors(url: str, value: bytes | None) -> dict[str, int]:
         raise SchemaError(
             f"{url}: what is stored as the floors of purged marks are no floors, so the guard cannot tell which tokens "
             f"it refuses at a resource without a mark: find out who wrote there. Restore it from a backup; or delete "
-            f"it, and run `fencelock marks {url} --raise-to SOURCE` for each source of the guard"
+            f"it (at ZooKeeper: make the node empty), and run `fencelock marks {url} --raise-to SOURCE --reason …` for "
+            f"each source of the guard"
         )
     return {source_id: int(token) for source_id, token in found["floors"].items()}
 
