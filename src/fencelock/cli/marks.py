@@ -40,7 +40,7 @@ def marks(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the resources at URL have promised, or move a mark or a floor.
+    """Show what resources at URL have promised; move a mark or floor.
 
     A mark is the highest token that a resource has seen: it refuses every lower one. A floor is the highest
     token of a source up to which marks were purged: it stands in for them. After a restore of
