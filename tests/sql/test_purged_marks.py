@@ -136,14 +136,6 @@ def test_g15_a_client_that_seals_by_one_call_is_refused_below_the_floor_too(purg
     assert purged.marks()[ENTITY] == FLOOR + 1
 
 
-def test_g15_a_seal_below_the_floor_names_it(purged: Purged) -> None:
-    purged.under_floor()
-    with pytest.raises(StaleTokenError, match=f"of source {SOURCE}, and marks of that source up to token 10") as caught:
-        purged.seal(FLOOR, "order:43")
-    assert (caught.value.token, caught.value.mark, caught.value.resource) == (FLOOR, FLOOR, "order:43")
-    assert caught.value.definite
-
-
 def test_g15_another_source_has_a_floor_of_its_own(purged: Purged) -> None:
     purged.under_floor()
     assert purged.seal(1, source_id="another").token == 1
