@@ -46,6 +46,7 @@ ROUTINES = (
         "show_rights",
         "show_triggers",
         "show_observations",
+        "show_floors",
         "seal",
         "present",
         "withdraw",
