@@ -292,7 +292,7 @@ say(said)
         with fencelock.connect(program.url) as source:
             lease = source.lock(LOCK).acquire()
             face.write(lease, "mine")
-            (shown,) = program.json("marks", face.url)
+            (shown,) = program.json("marks", face.url)["resources"]
             assert (shown["resource"], shown["lock"], shown["token"]) == (RESOURCE, LOCK, str(lease.token))
             assert (shown["set_by"], shown["closed"], shown["tables"]) == ("lease", False, [])
             assert lease.sequencer.proof not in json.dumps(shown)
@@ -302,12 +302,14 @@ say(said)
                 face.write(lease.sequencer, "late")
             (shown,) = program.json(
                 "marks", face.url, "--resource", RESOURCE, "--raise-to", program.url, "--reason", "a test"
-            )
+            )["resources"]
             assert int(shown["token"]) > lease.token
             assert shown["set_by"] == "operator"
             (shown,) = program.json("rebind", face.url, "--resource", RESOURCE, "--lock", "next", "--reason", "a test")
             assert shown["lock"] == "next"
-            (shown,) = program.json("marks", face.url, "--resource", RESOURCE, "--lower", "1", "--reason", "a test")
+            (shown,) = program.json("marks", face.url, "--resource", RESOURCE, "--lower", "1", "--reason", "a test")[
+                "resources"
+            ]
             assert shown["token"] == "1"
         refused = program("protect", face.url, "--resource", RESOURCE, "--lock", "next", "--table", "t")
         assert refused.returncode == 69
