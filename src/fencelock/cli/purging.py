@@ -9,7 +9,7 @@ import click
 import fencelock
 from fencelock._api.lock_options import resolve_url
 from fencelock.cli.options import guard_option, json_option, source_option
-from fencelock.cli.output import emit
+from fencelock.cli.output import emit, showing_work
 
 _S_PER_DAY = 86_400
 
@@ -61,16 +61,20 @@ def purge(
         )
     if is_done and is_marks:
         raise click.UsageError("write either --done or --marks")
+    with showing_work("purging"):
+        count = _purge(source, guards, older_than, is_done=is_done)
+    emit({"purged": count}, as_json, f"{count} forgotten")
+
+
+def _purge(source: str | None, guards: tuple[str, ...], older_than: float | None, *, is_done: bool) -> int:
     if older_than is None:
         with fencelock.connect(source) as connected:
-            count = connected.purge()
-    elif is_done:
-        count = sum(fencelock.purge_effects(url, older_than=older_than * _S_PER_DAY) for url in guards)
-    else:
-        with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
-            age_s = older_than * _S_PER_DAY
-            count = sum(fencelock.purge_marks(url, source=connected, older_than=age_s) for url in guards)
-    emit({"purged": count}, as_json, f"{count} forgotten")
+            return connected.purge()
+    age_s = older_than * _S_PER_DAY
+    if is_done:
+        return sum(fencelock.purge_effects(url, older_than=age_s) for url in guards)
+    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
+        return sum(fencelock.purge_marks(url, source=connected, older_than=age_s) for url in guards)
 
 
 COMMANDS = [purge]

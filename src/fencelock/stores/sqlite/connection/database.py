@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fencelock._platform import IS_MACOS
-from fencelock.errors import (
-    ConfigError,
-    FencelockError,
-    OutcomeUnknownError,
-    SourceUnavailableError,
-    UnsupportedError,
-)
+from fencelock.errors import ConfigError, FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.stores.sqlite.connection import macos
 from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of, remedy_for
 from fencelock.stores.sqlite.connection.file_identity import check_one_name
