@@ -9,6 +9,7 @@ import pytest
 import fencelock
 from fencelock import GuardError, Mark, StaleTokenError
 from fencelock._api.guard import operate_on
+from fencelock.model import MAX_TOKEN
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
     AuditEntry,
@@ -279,6 +280,15 @@ def test_g15_an_operator_sets_the_floor_from_what_was_seen_and_removes_it(purged
     operate_on(purged.url, setting(2, 0))
     assert (purged.floors(), purged.seal(1, "order:1").token) == ((), 1)
     assert purged.audit() == [("purge", True, 0, FLOOR), ("floor", True, FLOOR, 2), ("floor", True, 2, 0)]
+
+
+def test_g15_a_floor_at_the_highest_number_is_a_refusal_like_another(purged: Purged) -> None:
+    operate_on(purged.url, setting(0, MAX_TOKEN))
+    with pytest.raises(StaleTokenError, match="acquire the lock again") as caught:
+        purged.seal(FLOOR)
+    assert caught.value.mark == MAX_TOKEN
+    operate_on(purged.url, setting(MAX_TOKEN, 0))
+    assert purged.seal(FLOOR).token == FLOOR
 
 
 def test_g15_an_operator_gives_a_resource_no_mark_below_the_floor(purged: Purged) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock._api.guard import operate_on
 from fencelock._flows import purging
-from fencelock._flows.purging import Tokens
 from fencelock.errors import ConfigError
 from fencelock.model import check_name, check_reason, check_token, default_holder
 from fencelock.protocol.generators import ask
@@ -51,10 +50,8 @@ def purge_marks(url: str, *, source: "Source | str", older_than: Duration) -> in
         from fencelock._api.source import connect
 
         with connect(source) as connected:
-            tokens = _tokens_of(connected)
-    else:
-        tokens = _tokens_of(source)
-    return operate_on(url, purging.purge_marks(tokens, age_ms, default_holder()))
+            return _purge_marks_of(connected, url, age_ms)
+    return _purge_marks_of(source, url, age_ms)
 
 
 def set_floor(url: str, source_id: str, token: int, *, reason: str) -> None:
@@ -69,10 +66,11 @@ def set_floor(url: str, source_id: str, token: int, *, reason: str) -> None:
     operate_on(url, purging.set_floor(floor, default_holder(), check_reason(reason)))
 
 
-def _tokens_of(source: "Source") -> Tokens:
-    # In this order: a lease that was granted in between has a token above the counter.
-    info = source.describe()
-    return Tokens(info, frozenset(lock.token for lock in source.locks() if lock.is_held and lock.token is not None))
+def _purge_marks_of(source: "Source", url: str, older_than_ms: int) -> int:
+    def read_held() -> frozenset[int]:
+        return frozenset(lock.token for lock in source.locks() if lock.is_held and lock.token is not None)
+
+    return operate_on(url, purging.purge_marks(source.describe(), read_held, older_than_ms, default_holder()))
 
 
 def _checked_ms(older_than: Duration) -> int:

@@ -1,12 +1,13 @@
 """Purge marks that nobody needs, under a floor that refuses whatever they refused (G15).
 
 Promise: a mark goes in the transaction that raises its source's floor to its token or above it. The marks of running
-leases stay, and so does one above the source's last token, which would make every new resource refuse the source. The
-source was read before: a lease that was granted later has a higher token, and its mark stays too.
+leases stay, and so does one above the source's last token, which would make every new resource refuse the source.
+Running leases are read after the marks are found: whoever had raised a mark had its lease before. (That a lease is
+granted later does not mean that its token is higher: etcd and ZooKeeper mint it when its holder queues up.)
 Never: a floor lowered without an operator's reason.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
 
 from fencelock._flows.conflicts import retry_on_conflict
 from fencelock.model import Mark, SourceInfo
@@ -24,25 +25,31 @@ from fencelock.protocol.guard_requests import (
 )
 from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 
-
-class Tokens(NamedTuple):
-    """What a source said of its tokens: its identity and counter, and then the tokens of the leases that ran."""
-
-    source: SourceInfo
-    held: frozenset[int]
+MARKS_PER_READING = 10_000
+"""Marks for which the running leases are read once: the source may have many locks."""
 
 
-def purge_marks(tokens: Tokens, older_than_ms: int, who: str) -> GuardFlow[int]:
-    """Forget the source's marks that were not written for so long, and return how many there were."""
-    count, after = 0, ""
-    while True:
-        found = yield from ask(FindOldMarks(tokens.source.source_id, older_than_ms, after))
-        old = tuple(mark for mark in found if mark.token <= tokens.source.last_token and mark.token not in tokens.held)
-        if old:
-            count += yield from _forget(old, tokens.source.source_id, older_than_ms, who)
-        if len(found) < MAX_PURGED_MARKS:
-            return count
-        after = found[-1].resource
+def purge_marks(
+    source: SourceInfo, read_held: Callable[[], frozenset[int]], older_than_ms: int, who: str
+) -> GuardFlow[int]:
+    """Forget the source's marks that were not written for so long, and return how many there were.
+
+    `source` was read before; `read_held` reads the tokens of the leases that run.
+    """
+    count, after, is_more = 0, "", True
+    while is_more:
+        old: list[Mark] = []
+        while is_more and len(old) < MARKS_PER_READING:
+            found = yield from ask(FindOldMarks(source.source_id, older_than_ms, after))
+            old += (mark for mark in found if mark.token <= source.last_token)
+            is_more = len(found) == MAX_PURGED_MARKS
+            after = found[-1].resource if found else after
+        held = read_held() if old else frozenset()
+        old = [mark for mark in old if mark.token not in held]
+        for start in range(0, len(old), MAX_PURGED_MARKS):
+            batch = tuple(old[start : start + MAX_PURGED_MARKS])
+            count += yield from _forget(batch, source.source_id, older_than_ms, who)
+    return count
 
 
 @retry_on_conflict

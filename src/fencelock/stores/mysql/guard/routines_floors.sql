@@ -13,7 +13,7 @@ BEGIN
     DECLARE floor BIGINT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = p_source_id LOCK IN SHARE MODE;
-    IF p_token < floor + (p_digest IS NOT NULL) THEN
+    IF p_token - (p_digest IS NOT NULL) < floor THEN
         SET message = LEFT(CONCAT('FL017 token ', p_token, ' is not above floor ', floor, ' of source ',
             p_source_id, ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
         SIGNAL SQLSTATE 'FL017' SET MESSAGE_TEXT = message;

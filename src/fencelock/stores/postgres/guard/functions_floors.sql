@@ -17,7 +17,7 @@ BEGIN
         PERFORM FROM fencelock.floor WHERE source_id = p_source_id FOR SHARE;
     END IF;
     SELECT kept.token INTO floor FROM fencelock.floor AS kept WHERE kept.source_id = p_source_id;
-    IF p_token < floor + (p_digest IS NOT NULL)::integer THEN
+    IF p_token - (p_digest IS NOT NULL)::integer < floor THEN
         RAISE 'resource % has no mark of source %, and marks of that source up to token % were purged here: token % is '
             'refused, for it may be older than what was purged', p_resource, p_source_id, floor, p_token
             USING ERRCODE = 'FL017', HINT = 'Nothing was written. Acquire the lock again.', DETAIL = json_build_object(
