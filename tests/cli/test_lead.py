@@ -2,16 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from fencelock.cli import AGAIN
 from tests.cli.program import PROGRAM, Program, is_gone, program, ready
 from tests.support.helpers import DEADLINE_S, wait_until
-
-if TYPE_CHECKING:
-    import subprocess
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -22,13 +21,13 @@ UNTIL_OVER = f"[ -e over ] && {{ {TOKEN} exit 0; }}; {TOKEN} exec sleep 60"
 """It looks before it writes: what a test does after it has read the token concerns the next term alone."""
 
 
-def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Return how it ended, and what it has written to stderr."""
     _, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, err
 
 
-def last_token(process: "subprocess.Popen[str]") -> int:
+def last_token(process: subprocess.Popen[str]) -> int:
     """Return the token of its last term: on a busy machine, a short lease may end once more than it has to."""
     assert process.stdout is not None
     return int(process.stdout.readlines()[-1])
@@ -84,6 +83,28 @@ def test_k1_a_source_that_cannot_be_reached_is_tried_again(program: Program, tmp
         assert process.poll() is None, line
     folder.mkdir()
     assert outcome(process)[0] == 0
+
+
+ONE_TERM = """
+import os, sys
+from fencelock._api import leading
+from fencelock.cli import commands, lead
+leading.FIRST_PAUSE_S, lead.LONGEST_PAUSE_S = 0.0, 1e-9
+os.environ["FENCELOCK_FAILURES"] = "3"
+print(commands.execute(sys.argv[1:]), os.environ["FENCELOCK_FAILURES"], file=sys.stderr)
+"""
+"""One campaign after three failures, in which every term counts as a long one; it prints how many it counts then."""
+
+
+def test_k1_only_a_long_term_makes_the_pauses_short_again_and_no_long_wait(program: Program) -> None:
+    lost = ["x", "--", "sh", "-c", f"{BREAK} exit 0"]
+    missed = ["x", "--source", f"sqlite:///{program.folder}/missing/locks.db", "--", "true"]
+    for words, failures in (lost, 1), (missed, 4):
+        ended = subprocess.run(
+            [sys.executable, "-c", ONE_TERM, "lead", *words],
+            capture_output=True, text=True, env=program.environment, timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+        assert ended.stderr.splitlines()[-1] == f"{AGAIN} {failures}", ended.stderr
 
 
 def test_k2_what_only_a_person_can_mend_ends_it(program: Program) -> None:

@@ -6,7 +6,6 @@ SIGINT end it within the grace. Never: a term after such a signal.
 """
 
 import os
-import time
 from typing import Any
 
 import click
@@ -54,11 +53,9 @@ def lead(**given: Any) -> int:
     pause_s = _pause_s(failures)
     if pause_s:
         complain(f"lock {options.name!r}: campaigning again in {pause_s:.1f} s")
-    began_s = time.monotonic()
-    code = hold_and_run(options._replace(leads=True, pause_s=pause_s))
+    code, term_s = hold_and_run(options._replace(leads=True, pause_s=pause_s))
     if code == AGAIN:
-        lasted_s = time.monotonic() - began_s - pause_s
-        os.environ[_FAILURES_VARIABLE] = str(1 if lasted_s >= LONGEST_PAUSE_S else failures + 1)
+        os.environ[_FAILURES_VARIABLE] = str(1 if term_s >= LONGEST_PAUSE_S else failures + 1)
     return code
 
 

@@ -92,7 +92,7 @@ def run(**given: Any) -> int:
     check_command("run")
     from fencelock.cli.run.session import hold_and_run
 
-    return hold_and_run(RunOptions.checked(**given))
+    return hold_and_run(RunOptions.checked(**given)).code
 
 
 COMMANDS = [run]

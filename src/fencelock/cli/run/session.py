@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import fencelock
 from fencelock._api.repeatable import may_campaign_again
@@ -37,8 +37,15 @@ if TYPE_CHECKING:
 _SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 
 
-def hold_and_run(options: RunOptions) -> int:
-    """Run CMD under the lock and return the exit code; AGAIN if it leads and its lease was lost, or not to be had."""
+class Outcome(NamedTuple):
+    """How one run ended: its exit code, and for how long the lock was held."""
+
+    code: int
+    term_s: float
+
+
+def hold_and_run(options: RunOptions) -> Outcome:
+    """Run CMD under the lock; the code is AGAIN if it leads and its lease was lost, or not to be had."""
     command = Command(options.words)
     events = Events()
     watchdog = Watchdog(command.pid, events=events.writer, grace_ms=options.grace_ms)
@@ -51,13 +58,14 @@ def hold_and_run(options: RunOptions) -> int:
     except BaseException as error:
         # A client's callback may have turned InterruptedWait into another exception: the signal is still the cause.
         if signals.interrupted_by is not None:
-            return SIGNALLED + signals.interrupted_by
+            return Outcome(SIGNALLED + signals.interrupted_by, session.term_s)
         if not (leads and may_campaign_again(error) and signals.may_begin_anew()):
             raise
         complain(str(error))
-        return AGAIN
+        return Outcome(AGAIN, session.term_s)
     else:
-        return AGAIN if leads and session.is_lost and signals.may_begin_anew() else code
+        is_again = leads and session.is_lost and signals.may_begin_anew()
+        return Outcome(AGAIN if is_again else code, session.term_s)
     finally:
         command.signal(signal.SIGKILL)  # Does nothing once CMD was reaped.
 
@@ -77,6 +85,12 @@ class RunSession:
         self.is_lost = False
         self._loss = "it could not be renewed in time"
         self._once: CommandOnce | None = None
+        self._term_began_s: float | None = None
+
+    @property
+    def term_s(self) -> float:
+        """For how long the lock has been held; 0 before: to wait for it is no term."""
+        return 0.0 if self._term_began_s is None else time.monotonic() - self._term_began_s
 
     def run(self) -> int:
         """Acquire, run CMD, release; return the exit code."""
@@ -89,6 +103,7 @@ class RunSession:
         with fencelock.connect(self._options.source, hooks=fencelock.Hooks(on_renewed=self._on_renewed)) as source:
             self._announce_new_file(source.url)
             lease = self._lease = self._acquire(source)
+            self._term_began_s = time.monotonic()
             if self._was_done(lease):
                 lease.release()
                 return 0
