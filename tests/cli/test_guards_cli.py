@@ -156,6 +156,28 @@ def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> N
         assert {one["token"] for one in raised["resources"]} == {str(lease.token)}
 
 
+def test_raise_to_raises_all_of_the_source_and_names_the_others(program: Program, app: str) -> None:
+    other = f"sqlite:///{program.folder}/other.db"
+    for resource, url in ("a", program.url), ("b", other), ("c", program.url):
+        with fencelock.connect(url) as source, source.lock(resource) as lease:
+            fencelock.guard(app, resource=resource, lock=resource).seal(lease)
+    with fencelock.connect(program.url) as source:
+        last_token = str(source.describe().last_token)
+    raised = program.inside("marks", app, "--raise-to", program.url, "--reason", "restored", "--json")
+    assert raised.returncode == 0, raised.stderr
+    marks = {one["resource"]: one["set_by"] for one in json.loads(raised.stdout)["resources"]}
+    assert marks == {"a": "operator", "b": "lease", "c": "operator"}
+    assert {one["token"] for one in json.loads(raised.stdout)["resources"] if one["set_by"] == "operator"} == {
+        last_token
+    }
+    assert "other sources: b (source " in raised.stderr
+    unknown = f"sqlite:///{program.folder}/unknown.db"
+    fencelock.connect(unknown).install()
+    refused = program.inside("marks", app, "--raise-to", unknown, "--reason", "restored")
+    assert refused.returncode == 1
+    assert "resource 'a' is bound to source" in refused.stderr
+
+
 def test_unprotect_allows_every_writer(program: Program, app: str, file: Path) -> None:
     protect(program, app)
     done = program.inside("unprotect", app, "--resource", "reports", "--reason", "a migration")

@@ -10,6 +10,7 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
+from fencelock.cli.errors import complain
 from fencelock.cli.options import json_option, reason_option, resource_option
 from fencelock.cli.output import emit, printable, table, token_text
 from fencelock.protocol.guard_requests import Floor, Observation, ResourceReport, Right
@@ -46,8 +47,8 @@ def marks(
     token of a source up to which marks were purged: it stands in for them. After a restore of
     URL from a backup, raise its marks before clients use it again, and the marks at every other URL of the
     same lock: a holder may have read data that the restore undid, and be about to write it elsewhere. SOURCE
-    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL,
-    and SOURCE's floor, for resources that the backup lacks.
+    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL
+    that gets its tokens from SOURCE, and SOURCE's floor, for resources that the backup lacks.
     Lower a mark or a floor only if it contains a token that no source has issued.
 
     \b
@@ -114,11 +115,19 @@ def _raise_all(
     *,
     implausible: bool,
 ) -> None:
-    """Raise the mark of the resource; or the floor, for the resources whose mark was not restored, and every mark."""
+    """Raise the mark of the resource; or the floor, for the resources whose mark was not restored, and every mark of
+    the source.
+    """
     if resource is None and _floor_in(seen, source.source_id) < source.last_token:
         fencelock.set_floor(url, source.source_id, source.last_token, reason=reason)
-    for name in [resource] if resource is not None else [mark.resource for mark in seen.marks]:
+    foreign = [mark for mark in seen.marks if mark.source_id not in (None, source.source_id)]
+    own = [mark.resource for mark in seen.marks if mark not in foreign] if resource is None else [resource]
+    # If there is no mark of this source, the first one's error says so.
+    for name in own or [mark.resource for mark in foreign]:
         guard_of(url, seen, name).raise_to(source, reason=reason, implausible=implausible)
+    if resource is None and foreign:
+        named = ", ".join(f"{printable(mark.resource)} (source {mark.source_id})" for mark in foreign)
+        complain(f"not raised, for their tokens come from other sources: {named}. Run this for their SOURCE as well")
 
 
 def _floor_in(seen: ResourceReport, source_id: str) -> int:
