@@ -245,6 +245,17 @@ def test_purge_and_listing_leave_other_programs_nodes_alone(
     assert sorted(kazoo.get_children(base)) == [".fencelock", "theirs", "theirs.too"]
 
 
+def test_purge_removes_a_node_of_kazoos_only_after_a_break_was_written_into_it(
+    source: fencelock.Source, kazoo: KazooClient, path: str
+) -> None:
+    with kazoo.Lock(path):
+        pass
+    assert (source.purge(), kazoo.get(path)[0]) == (0, b"")
+    assert kazoo.Lock(path).acquire()
+    source.break_lock(NAME, reason="a test")
+    assert (source.purge(), kazoo.exists(path)) == (1, None)
+
+
 def _run(works: list[Callable[[], None]]) -> None:
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:

@@ -43,9 +43,9 @@ def purge(
     The tokens of deleted locks stay spent: if such a lock is used again, its tokens are higher. A key whose result was
     deleted can be done again. Results whose token is the mark stay, and so does what is in doubt.
 
-    The highest mark that is deleted becomes the floor of the source: a resource without a mark takes only higher tokens
-    from then on. The marks of running leases stay, and those of resources that protect a table, require signatures or
-    were moved by `rebind`.
+    The floor of the source rises to the highest mark that is deleted, unless it is higher already: a resource
+    without a mark takes only tokens above the floor. The marks of running leases stay, and those of resources
+    that protect a table, require signatures or were moved by `rebind`.
 
     \b
     Examples:
