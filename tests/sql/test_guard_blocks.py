@@ -245,3 +245,29 @@ def test_a_guard_serves_several_loops_one_after_the_other(guarded: Guarded) -> N
     for value in ("one", "two"):
         asyncio.run(work(value))
         assert guarded.value() == value
+
+
+def test_one_transaction_checks_the_leases_of_two_locks_and_refuses_if_one_is_stale(guarded: Guarded) -> None:
+    """As docs/how-to/lock-each-entity.md says of two entities."""
+    first, second = (
+        fencelock.guard(guarded.database.url(), resource=lock, lock=lock) for lock in ("order:1", "order:2")
+    )
+    one, other = HandmadeLease(5, lock="order:1"), HandmadeLease(6, lock="order:2")
+    first.seal(one)
+    second.seal(other)
+    with guarded.client() as native:
+        run(native, "CREATE TABLE purchase (id int)")
+        run(native, "BEGIN")
+        with first.check(one, connection=native), second.check(other, connection=native):
+            run(native, "INSERT INTO purchase VALUES (1)")
+        run(native, "COMMIT")
+        second.seal(HandmadeLease(7, lock="order:2"))
+        run(native, "BEGIN")
+        with (
+            pytest.raises(fencelock.StaleTokenError),
+            first.check(one, connection=native),
+            second.check(other, connection=native),
+        ):
+            run(native, "INSERT INTO purchase VALUES (2)")
+        run(native, "ROLLBACK")
+    assert guarded.database.value("SELECT count(*) FROM purchase") == 1
