@@ -29,10 +29,10 @@ from tests.sql.guarded import Guarded, Step
 from tests.support.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 from tests.support.purged_marks import PurgedMarks
 
-ENTITY = "order:42"
+ENTITY = "order:7f1c2a90-3c55-4c39-9d4e-2f1f6f0c8a11"
 SOURCE = sequencer(1).source_id
 FLOOR = 10
-BELOW = rf"(token 10 is refused|token 10 is not above floor {FLOOR} of source {SOURCE} at resource {ENTITY})"
+BELOW = rf"(token 10 is refused|token 10 is not above floor {FLOOR} of source {SOURCE[:8]} at resource {ENTITY})"
 
 
 def entry(from_token: int, to_token: int, action: str = "floor") -> AuditEntry:

@@ -131,7 +131,7 @@ def _numbered(code: str, message: str) -> GuardError | None:
         return implausible(resource, int(token), int(ceiling))
     if code == BELOW_FLOOR and (found := _FLOOR.search(message)):
         token, floor, source_id, resource = found.groups()
-        return below_floor(_cut(resource, message), int(token), Floor(source_id, int(floor)))
+        return below_floor(_cut(resource, message), int(token), Floor(f"{source_id}…", int(floor)))
     if code == NO_RIGHT and (found := _NO_RIGHT.search(message)):
         account, resource = found[1], _cut(found[2], message)
         return RightError(

@@ -5,7 +5,7 @@
 
 -- name: fencelock_check_floor
 -- Refuse a mark that gets a source, unless its token is above the source's floor. An operator's may equal it: such a mark
--- admits only higher ones.
+-- admits only higher ones. A message has 128 characters: the name of the resource needs them more than the source's id.
 CREATE PROCEDURE fencelock_check_floor(
     p_resource VARBINARY(512), p_source_id VARBINARY(64), p_token BIGINT, p_digest VARBINARY(64))
 READS SQL DATA SQL SECURITY DEFINER
@@ -15,7 +15,7 @@ BEGIN
     SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = p_source_id LOCK IN SHARE MODE;
     IF p_token - (p_digest IS NOT NULL) < floor THEN
         SET message = LEFT(CONCAT('FL017 token ', p_token, ' is not above floor ', floor, ' of source ',
-            p_source_id, ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
+            LEFT(p_source_id, 8), ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
         SIGNAL SQLSTATE 'FL017' SET MESSAGE_TEXT = message;
     END IF;
 END;
