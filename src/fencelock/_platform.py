@@ -1,5 +1,7 @@
 """What the operating system lacks, in one place: `import fencelock` works everywhere.
 
+Only what SQLite asks of macOS is elsewhere: `stores/sqlite/connection/macos.py`.
+
 Promise: Linux is the system that the tests run on. On macOS, eventfd(2) is replaced by a pipe, and the clock is the one
 that counts sleep by its manual; nothing of it was ever run there. On Windows, each store of fencelock is refused, in
 one sentence that says what it needs. Never: another module that asks for the system's name.

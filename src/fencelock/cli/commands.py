@@ -1,5 +1,7 @@
 """The table of built-in commands, and the one place where a command's outcome becomes an exit code.
 
+Beside the table: what a wrong name is told ("Did you mean"), and what a shell is told that completes a line.
+
 Promise: a command's module is imported when that command is called, or when `--help` lists all commands. Commands of
 other packages come from `extensions`; `plugin` is what they may use.
 """

@@ -1,4 +1,4 @@
-"""`fencelock locks` and `show`: the locks of a source.
+"""`fencelock locks` and `show`: the locks of a source, once, or (`--watch`) as they change.
 
 Promise: nothing is changed. The token shown is the last one issued, whose lease may be over.
 """

@@ -1,4 +1,4 @@
-"""The options that several commands share: their names, their help, and how they are passed on."""
+"""What several commands share: options, their help, how they are passed on, and the names that a shell completes."""
 
 from collections.abc import Callable
 from itertools import islice

@@ -9,8 +9,8 @@ from fencelock.errors import SourceError
 from fencelock_lab.campaigns import __main__ as program
 from fencelock_lab.campaigns.results import CampaignReport, read, write
 from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, CampaignOutcome, CampaignSchedule
-from fencelock_lab.campaigns.summary import page, version_of
 from fencelock_lab.campaigns.verdict import judge
+from fencelock_lab.campaigns.verified_page import page, version_of
 from tests.lab.campaigns.planted import Script, two_tenures
 from tests.lab.campaigns.test_check_command import busy
 

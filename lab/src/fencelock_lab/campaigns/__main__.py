@@ -29,8 +29,8 @@ from fencelock_lab.campaigns.report import story
 from fencelock_lab.campaigns.results import FILE, CampaignReport, read, write
 from fencelock_lab.campaigns.schedules import FAULTS, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
-from fencelock_lab.campaigns.summary import PAGE, page, version_of
 from fencelock_lab.campaigns.verdict import CLEAN, NAMES, NOT_ENOUGH, VIOLATION
+from fencelock_lab.campaigns.verified_page import PAGE, page, version_of
 from fencelock_lab.kept_results import replace
 
 USUAL_DURATION_S = 60.0

@@ -10,7 +10,8 @@ waiter when to poll. Errors become FencelockError in `connection/errors.py`.
 
 A guarded write: `guard/store.py` hands out a connection for one of three owners. `guard/connection.py` begins and
 ends the transaction itself, `guard/caller.py` joins the caller's, `guard/framework.py` joins that of Django or
-SQLAlchemy. `guard/codec.py` and `guard/rights.py` encode each request as one statement of literals; `fencelock_open`
+SQLAlchemy. `guard/codec.py`, with `guard/rights.py`, `guard/purging.py` and `guard/effects.py`, encodes each request
+as one statement of literals; `fencelock_open`
 and `fencelock_offer` in `guard/routines_present.sql` present the lease, and the triggers of `guard/triggers.sql`
 refuse every row without it. `guard/protection.py` creates and drops those triggers; `guard/errors.py` maps the
 refusals.
@@ -22,8 +23,9 @@ which also has what the routines share. Rights, signatures and the ceiling are c
 The SQL, by file:
 - `source/schema.sql`, `routines_queue.sql`, `routines_lease.sql`, `routines_history.sql`: installed, in this order;
   `source/source.sql`: the statements that a client sends.
-- `guard/schema.sql`, `routines_checks.sql`, `routines_present.sql`, `routines_effects.sql`, `routines_marks.sql`:
-  installed, in this order, with `guard/install.sql`; `guard/guard.sql`: the statements that a client sends;
+- `guard/schema.sql`, `routines_checks.sql`, `routines_present.sql`, `routines_effects.sql`, `routines_marks.sql`,
+  `routines_floors.sql`: installed, in this order, with `guard/install.sql`; `guard/guard.sql`: the statements that a
+  client sends;
   `guard/inspection.sql`: those of `fencelock doctor`.
 
 To read first: `source/store.py`, `guard/connection.py`, `source/routines_lease.sql`.

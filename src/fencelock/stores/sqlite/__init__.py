@@ -3,11 +3,13 @@
 The same rooms as every store; the source and the guard share `connection/` and nothing else.
 
     connection/  database.py (a file and a connection to it), file_identity.py (copies, second names, kernels),
-                 forks.py (no open file survives a fork), errors.py (result codes and remedies)
+                 forks.py (no open file survives a fork), errors.py (result codes and remedies),
+                 macos.py (what stands in for Linux there), removal.py (uninstall),
+                 wal_reset.py (the bug that `doctor` reports)
     source/      store.py, queue.py, identity.py, wakeup.py, admin.py, inspection.py; SQL: schema.sql, source.sql
     guard/       store.py, block.py, caller.py, framework.py (the three kinds of connection), connection.py (answers
-                 over a block connection), marks.py, protection.py, inspection.py; SQL: schema.sql, guard.sql,
-                 triggers.sql
+                 over a block connection), marks.py, purging.py (floors), protection.py, inspection.py;
+                 SQL: schema.sql, guard.sql, triggers.sql
 
 An acquire arrives at `SQLiteSourceConnection.perform`. If the lock was taken before and is free, one UPDATE
 (`grant_if_free` in source.sql) grants it. Otherwise `SQLiteQueue.acquire` decides inside one BEGIN IMMEDIATE: it reads

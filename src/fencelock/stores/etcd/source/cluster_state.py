@@ -23,7 +23,7 @@ from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_record, encode_queue_entry
 from fencelock.stores.etcd.source.session import EXPIRED, EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
 from fencelock.stores.etcd.source.watcher import Watcher
-from fencelock.stores.quorum.tombstones import EndedClaims
+from fencelock.stores.quorum.ended_claims import EndedClaims
 from fencelock.stores.source_clock import SourceIdentity, SourceState
 
 MS_PER_S = 1000

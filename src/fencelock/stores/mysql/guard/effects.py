@@ -5,16 +5,14 @@ one that ends the block writes the result, too.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text
 from fencelock.stores.mysql.guard.errors import CONFLICTS, read_report
-from fencelock.stores.mysql.guard.rights import SQL
+from fencelock.stores.mysql.guard.rights import SQL, Trips
 from fencelock.stores.sql.guard import GuardCodecBase, begun_meanwhile
 
-Trips = Generator[Any, list[Rows], Any]
 _MS_PER_S = 1000
 
 

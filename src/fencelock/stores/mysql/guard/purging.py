@@ -1,18 +1,16 @@
-"""Encodes the requests to a MySQL guard about forgetting marks.
+"""Encodes the requests to a MySQL guard about purging marks and about floors, and decodes rows of floors.
 
 Promise: as for `codec.py`, whose codec of the guard's own connection derives from this one.
 """
 
-from collections.abc import Generator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.wire import Rows, decode_text
 from fencelock.stores.mysql.guard.answers import marks_in
-from fencelock.stores.mysql.guard.rights import SQL, MySQLRightsCodec
-
-Trips = Generator[Any, list[Rows], Any]
+from fencelock.stores.mysql.guard.rights import SQL, MySQLRightsCodec, Trips
 
 
 class MySQLPurgingCodec(MySQLRightsCodec):

@@ -1,4 +1,4 @@
-"""Encodes the requests to a PostgreSQL guard about forgetting marks, and decodes the rows of marks.
+"""Encodes the requests to a PostgreSQL guard about purging marks and about floors, and decodes rows of marks.
 
 Promise: as for `codec.py`, whose codec of the guard's own connection derives from this one.
 """
