@@ -83,6 +83,8 @@ async def test_wrong_arguments_are_refused_before_anything_happens(
         await lock.acquire(False, 1)
     with pytest.raises(ValueError, match="non-negative"):
         await lock.acquire(True, -2)
+    with pytest.raises(ValueError, match="timeout="):
+        await lock.acquire(5)
     with pytest.raises(OverflowError):
         await lock.acquire(timeout=threading.TIMEOUT_MAX * 2)
     with pytest.raises(fencelock.NotHeldError):

@@ -83,6 +83,8 @@ def waiting(blocking: bool, timeout: Duration | None, default_ms: int | None) ->
     """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`. -1 is the handle's own timeout, None
     waits for ever.
     """
+    if blocking not in (True, False):  # A number here is meant as seconds, and would wait for ever.
+        raise ConfigError(f"blocking is True or False, not {blocking!r}: to wait for some seconds, write timeout=")
     if blocking and timeout == -1:
         return True, default_ms
     if not blocking:
