@@ -122,3 +122,10 @@ def test_an_unknown_command_is_told_the_one_that_is_spelled_like_it(program: Pro
     assert done.returncode == 64
     assert done.stderr.startswith(f"fencelock: No such command '{wrong}'. Did you mean '{right}'?\n")
     assert "Did you mean" not in program.inside("xyzzy").stderr
+
+
+def test_timeout_is_told_that_it_is_wait_here(program: Program) -> None:
+    done = program.inside("run", "a", "--timeout", "1", "--", "true")
+    assert done.returncode == 64
+    assert done.stderr.startswith("fencelock: No such option '--timeout'. Did you mean '--wait'?\n")
+    assert "Did you mean" not in program.inside("show", "a", "--timeout", "1").stderr

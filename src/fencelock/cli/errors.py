@@ -103,7 +103,7 @@ def _lines(error: BaseException, code: int) -> list[str]:
     if code == BROKEN_PIPE or isinstance(error, click.exceptions.Exit | SystemExit | KeyboardInterrupt | click.Abort):
         return []
     if isinstance(error, click.UsageError):
-        return [error.format_message(), *_what_to_write(error)]
+        return [_problem(error), *_what_to_write(error)]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
     if isinstance(error, OutputError):
@@ -114,6 +114,17 @@ def _lines(error: BaseException, code: int) -> list[str]:
             f"This is a bug in fencelock: please report it, with the traceback that {DEBUG_VARIABLE}=1 shows.",
         ]
     return [str(error)]
+
+
+def _problem(error: click.UsageError) -> str:
+    # Python's `timeout=` is `--wait` here, and no spelling leads from one to the other.
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--timeout" and _takes_wait(error.ctx):
+        return f"No such option '{error.option_name}'. Did you mean '--wait'?"
+    return error.format_message()
+
+
+def _takes_wait(ctx: click.Context | None) -> bool:
+    return ctx is not None and any("--wait" in parameter.opts for parameter in ctx.command.params)
 
 
 def _what_to_write(error: click.UsageError) -> list[str]:
