@@ -37,4 +37,5 @@ html_title = "fencelock"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
