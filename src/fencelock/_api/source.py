@@ -183,8 +183,9 @@ class Source(BaseSource):
         Each term is one lease, and ends with its block. A block that ends well releases the lock, and the loop queues
         for it again: `break`, or set `stop`, to end the loop. A loss, a stale token, a store that cannot be reached,
         and any error of a guarded block whose connection ended are logged, told to the hook `on_retried`, and followed
-        by another campaign, after a pause of 30 s at most. So are errors of the kinds in `retry_on`. Any other error
-        leaves the loop, with the lease released. `stop` is an event: once it is set, a loop that waits leaves the queue
+        by another campaign, after a pause of 30 s at most. So are LeaseReleasedError, errors of the kinds in
+        `retry_on`, and an unknown outcome of a campaign or of a guarded block with `once`. Any other error leaves the
+        loop, with the lease released. `stop` is an event: once it is set, a loop that waits leaves the queue
         and ends at once; one whose block runs ends with the block. Other parameters as for `lock`.
         """
         options = self._options(name, ttl, None, holder, on_lost)
