@@ -54,7 +54,8 @@ class Program:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             patched.chdir(self.folder)
-            for name, value in self.environment.items():
+            # Only what differs: what the command itself removes from the environment stays removed.
+            for name, value in self.environment.items() - os.environ.items():
                 patched.setenv(name, value)
             code = execute(words)
         note_shown(out.getvalue(), err.getvalue())

@@ -282,7 +282,7 @@ def test_g12_a_lost_key_is_undone_by_the_documented_steps(
     thief.seal(sign(forged(lease.sequencer), stolen))
     program.json("keys", "add")
     refused = program.inside("keys", "retire", stolen.key_id)
-    assert refused.returncode == 69
+    assert refused.returncode == 64
     assert "has signed a lease that is still running" in refused.stderr
     program.json("keys", "retire", stolen.key_id, "--force")
     program.json("epoch", "--raise", "--reason", "a key was stolen")

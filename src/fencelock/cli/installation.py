@@ -101,12 +101,12 @@ def install(source: str | None, guards: tuple[str, ...], as_json: bool) -> None:
 
 def _check_reached(halves: list[Half]) -> None:
     """Raise the error of a half that cannot be reached, or is another version's, before any half is made."""
-    sources = {half.store.url for half in halves if half.what == SOURCE}
+    sources = {half.url for half in halves if half.what == SOURCE}
     for half in halves:
+        if half.what == GUARD and half.url in sources:
+            continue  # Its file may be made with the source's half.
         if isinstance(half.store, RemovableStore):
             half.store.is_installed()
-        if half.store.url in sources and half.what == GUARD:
-            continue  # Its file may be made with the source's half.
         with suppress(fencelock.SchemaError):  # It is to be made.
             if half.what == GUARD:
                 inspect_resources(half.url)
