@@ -431,3 +431,14 @@ def test_g2_marks_are_read_after_a_sync(scene: Scene, monkeypatch: pytest.Monkey
     sent.clear()
     scene.guard.mark()
     assert sent == with_floors
+
+
+def test_a_node_that_others_made_below_a_mark_is_named(scene: Scene) -> None:
+    scene.guard.seal(HandmadeLease(4))
+    foreign = f"{scene.base}/.fencelock/marks/{RESOURCE}/theirs"
+    scene.direct.create(f"{foreign}/deep", makepath=True)
+    with pytest.raises(GuardError, match=f"{foreign} has nodes below it, and fencelock makes none there"):
+        scene.guard.seal(scene.lease)
+    scene.direct.delete(foreign, recursive=True)
+    scene.guard.seal(scene.lease)
+    assert scene.guard.mark().token == 5

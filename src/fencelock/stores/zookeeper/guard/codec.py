@@ -21,10 +21,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError
+from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 from kazoo.security import ACL, Permissions
 
+from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
@@ -141,7 +142,9 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
         results: list[Any] = yield lambda client: client.commit(
             [*(one for _, one in self._operations(changes, client.acl)), *self._entries(changes, client.acl)]
         )
-        for (name, _), result in zip(self._operations(changes, []), results, strict=False):
+        for (name, operation), result in zip(self._operations(changes, []), results, strict=False):
+            if isinstance(result, NotEmptyError) and operation.path != self._layout.mark(name):
+                raise _foreign(name, operation.path)
             # A mark that this user may not write has not changed.
             if is_cause(result) and not isinstance(result, NoAuthError):
                 raise ask.ConflictError(f"{_name(name)} has changed")
@@ -230,6 +233,13 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
             if is_cause(result) and not isinstance(result, (BadVersionError, NoNodeError)):
                 raise result
         return not any(map(is_cause, results))
+
+
+def _foreign(name: str, path: str) -> GuardError:
+    return GuardError(
+        f"{_name(name)} cannot be written, because its child {path} has nodes below it, and fencelock makes none "
+        f"there: find out who did, and delete {path} with all that is below it"
+    )
 
 
 def _name(resource: str) -> str:
