@@ -96,7 +96,8 @@ class Notification:
             os.read(self._reader, _DRAIN_BYTES)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._reader)
-        if self._writer != self._reader:
-            os.close(self._writer)
+        """Close the descriptor, whose number the kernel gives to others: `fileno` returns -1 from then on."""
+        descriptors = {self._reader, self._writer}
+        self._reader = self._writer = -1
+        for descriptor in descriptors:
+            os.close(descriptor)

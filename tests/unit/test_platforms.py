@@ -3,13 +3,16 @@
 None of this ran on macOS or Windows. It shows that nothing is used that those systems lack by their manuals.
 """
 
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fencelock.stores.registry import GUARDS, SOURCES
+from fencelock.stores.wakeup import EventWakeup
 
 WITHOUT_LINUX = """
 import asyncio, ctypes, logging, os, select, signal, sqlite3, subprocess, sys, threading, time
@@ -167,3 +170,18 @@ with fencelock.connect("sqlite:///locks.db?experimental=macos") as one, fenceloc
 """
     run_python(program, folder=tmp_path)
     assert not list(tmp_path.glob("*experimental*"))
+
+
+def test_a_closed_wakeup_takes_nothing_from_the_next_owner_of_its_descriptor() -> None:
+    wakeup = EventWakeup()
+    wakeup.close()
+    reader, writer = os.pipe()  # It gets the number that was closed.
+    os.write(writer, b"theirs")
+    with suppress(OSError):
+        wakeup.drain()
+    wakeup.notify()
+    wakeup.close()
+    assert wakeup.fileno() == -1
+    assert os.read(reader, 100) == b"theirs"
+    os.close(reader)
+    os.close(writer)

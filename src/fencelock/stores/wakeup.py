@@ -14,7 +14,6 @@ class EventWakeup:
 
     def __init__(self) -> None:
         self._notification = Notification()
-        self._is_open = True
         # The kernel reuses the number of a closed descriptor: the mutex keeps `notify` from writing to a stranger's.
         self._mutex = threading.RLock()
 
@@ -25,7 +24,7 @@ class EventWakeup:
     def notify(self) -> None:
         """Wake the waiter; do nothing after `close`."""
         with self._mutex:
-            if self._is_open:
+            if self._notification.fileno() >= 0:
                 self._notification.notify()
 
     def drain(self) -> None:
@@ -35,6 +34,5 @@ class EventWakeup:
     def close(self) -> None:
         """Stop listening; never raises."""
         with self._mutex:
-            if self._is_open:
+            if self._notification.fileno() >= 0:
                 self._notification.close()
-                self._is_open = False
