@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.tiers",
     "tests.turns",
     "tests.fix_servers",
+    "tests.own_process",
     "tests.sql.postgres.fix_postgres",
     "tests.sql.postgres.fix_copies",
     "tests.sql.postgres.fix_pgbouncer",

@@ -22,6 +22,8 @@ from tests.support.programs import refuse
 
 FOLDER = "servers_folder"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+OWN_PROCESS = "FENCELOCK_TESTS_OWN_PROCESS"
+"""Set in a process that runs one file of tests for another one of this run: where that has its servers."""
 WIDE_FIXTURES = {"level"}
 """Fixtures that change a setting of the whole server for their test."""
 
@@ -38,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where all workers have their servers."""
-    node.workerinput[FOLDER] = str(_servers_folder(node.config))
+    node.workerinput[FOLDER] = str(servers_folder(node.config))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -47,7 +49,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         folder.close()
 
 
-def _servers_folder(config: pytest.Config) -> Path:
+def servers_folder(config: pytest.Config) -> Path:
+    """Return the folder in which all processes of this run have their servers."""
+    if OWN_PROCESS in os.environ:
+        return Path(os.environ[OWN_PROCESS])
     if hasattr(config, "workerinput"):
         return Path(config.workerinput[FOLDER])
     if _folder not in config.stash:
@@ -80,7 +85,7 @@ def _without_missing_programs() -> Iterator[None]:
 
 
 def _fleet(kind: Callable[[Path], AnyFleet], request: pytest.FixtureRequest) -> Iterator[AnyFleet]:
-    fleet = kind(_servers_folder(request.config))
+    fleet = kind(servers_folder(request.config))
     fleet.owner = _owner
     _fleets.append(fleet)
     yield fleet

@@ -18,7 +18,7 @@ from fencelock.stores.etcd.connection import forks as forking
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.server_wide]
+pytestmark = [pytest.mark.process, pytest.mark.server_wide, pytest.mark.own_process]
 FORKS = 5
 
 

@@ -18,6 +18,7 @@ from fencelock.testing.conformance.faults import failing_starts
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
 
+pytestmark = [pytest.mark.process, pytest.mark.own_process]
 FORK_S = 4.0
 """gRPC waits for 5 s if it believes that a thread of its own still runs."""
 READ = wire.RangeRequest(key=b"x")
@@ -78,13 +79,6 @@ def test_the_next_call_succeeds_on_another_channel_and_the_old_one_is_closed(
     wait_until(lambda: connections(etcd) <= few)
 
 
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the calls of other tests: one that was interrupted goes on until its timeout, and a fork counts it."""
-    monkeypatch.setattr(begun_call.GATE, "_under_way", set())
-
-
-@pytest.mark.usefixtures("quiet")
 @CALLS
 def test_forks_are_quick_afterwards_and_the_child_can_call(client: EtcdClient, call: Call) -> None:
     client.call(RANGE, READ, DEADLINE_S)  # Starts the thread that calls for the main thread: gRPC's own is to fail.
@@ -104,7 +98,6 @@ def test_forks_are_quick_afterwards_and_the_child_can_call(client: EtcdClient, c
     assert took_s < FORK_S
 
 
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("call", [begin, begin_async])
 def test_a_call_whose_thread_has_died_is_not_awaited_for_ever(
     client: EtcdClient, call: Call, monkeypatch: pytest.MonkeyPatch
