@@ -205,14 +205,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fencelock' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    value.__module__ = "fencelock"  # Where users find it; tracebacks and reprs say so too.
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # A checker that saw it would believe in every name.
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            from fencelock._api.missing_names import no_attribute
+
+            raise no_attribute(__name__, name)
+        value = getattr(import_module(home), name)
+        value.__module__ = "fencelock"  # Where users find it; tracebacks and reprs say so too.
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,7 @@
 """The commands about locks and sources; those about guards are in test_guards_cli.py."""
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 
 import fencelock
 from fencelock._api import lock_options
+from fencelock.cli.doctor import blind_spots
 from fencelock.cli.extensions import LAB_COMMANDS
 from fencelock.cli.output import printable, table
+from fencelock.stores.registry import GUARDS, SOURCES
 from tests.cli.program import Program, program
 from tests.support.helpers import wait_until
 
@@ -189,6 +192,31 @@ def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
     assert "nothing found" in done.stdout
     assert "What this command cannot see" in done.stdout
     assert program.json("doctor")["unseen"]
+
+
+@pytest.mark.parametrize(
+    ("source", "guards", "named", "not_named"),
+    [
+        ("sqlite:///locks.db", [], "copied over the source's file", "etcd|ZooKeeper|server|pg_|guard's"),
+        ("postgresql:///app", ["postgres:///app"], "pg_resetwal", "etcd|ZooKeeper|file|sequencer"),
+        ("mariadb://h/app", ["sqlite:///app.db"], "failed over", "etcd|ZooKeeper|pg_|sequencer"),
+        ("etcd://h", ["etcd://h/app"], "key of etcd", "ZooKeeper|file|pg_"),
+        ("zookeeper://h/locks", ["zookeeper://h/app"] * 2, "node of ZooKeeper", "etcd|file|pg_"),
+        ("other://h", [], "behind any of the --guard URLs", "etcd|ZooKeeper|server|file|a source"),
+    ],
+)
+def test_doctor_names_what_it_cannot_see_of_the_stores_in_use_alone(
+    source: str, guards: list[str], named: str, not_named: str
+) -> None:
+    spots = blind_spots(source, guards)
+    assert [spot for spot in spots if named in spot]
+    assert len(set(spots)) == len(spots)
+    assert re.findall(not_named, "; ".join(spots)) == []
+
+
+@pytest.mark.parametrize("scheme", sorted(SOURCES.keys() | GUARDS.keys()))
+def test_doctor_knows_the_blind_spots_of_each_store(scheme: str) -> None:
+    assert len(blind_spots(f"{scheme}://h", [f"{scheme}://h"])) > 2 or scheme == "memory"
 
 
 def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(

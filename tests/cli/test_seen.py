@@ -124,6 +124,17 @@ def test_an_unknown_command_is_told_the_one_that_is_spelled_like_it(program: Pro
     assert "Did you mean" not in program.inside("xyzzy").stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "right"), [("help", "--help"), ("help run", "COMMAND --help"), ("version", "--version")]
+)
+def test_a_command_that_is_an_option_here_is_told_so(program: Program, words: str, right: str) -> None:
+    command, *others = words.split()
+    done = program.inside(command, *others)
+    assert done.returncode == 64
+    assert done.stderr.startswith(f"fencelock: No such command '{command}'. Write: fencelock --")
+    assert right in done.stderr.splitlines()[0]
+
+
 def test_timeout_is_told_that_it_is_wait_here(program: Program) -> None:
     done = program.inside("run", "a", "--timeout", "1", "--", "true")
     assert done.returncode == 64

@@ -7,6 +7,7 @@ from typing import Any, assert_type
 
 import fencelock
 import fencelock.aio
+import fencelock.testing
 from fencelock import protocol
 
 
@@ -64,6 +65,13 @@ def with_wrong_arguments(source: fencelock.Source) -> None:
     """A checker that is strict about unused `ignore` comments holds that each of these is an error."""
     source.lock(1)  # type: ignore[arg-type]
     source.lock("a", 10.0)  # type: ignore[call-arg]
+    source.lock("a", expire=10.0)  # type: ignore[call-arg]
+    fencelock.connect("sqlite:///locks.db", ttl=10.0)  # type: ignore[call-arg]
+    fencelock.testing.Clock()  # type: ignore[attr-defined]
+    protocol.Requests()  # type: ignore[attr-defined]
+    fencelock.lock("a")  # type: ignore[attr-defined]
+    fencelock.aio.lock("a")  # type: ignore[attr-defined]
+    fencelock.Lock("a")  # type: ignore[call-arg, arg-type]
     source.lock("a", ttl="10")  # type: ignore[arg-type]
     source.lock("a", on_lost=lambda: None)  # type: ignore[arg-type, misc]
     source.break_lock("a")  # type: ignore[call-arg]

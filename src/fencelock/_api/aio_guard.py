@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fencelock._api.advice import GUARD_WORDS, MADE_BY_GUARD, advised
 from fencelock._api.aio_guard_blocks import AsyncAdmission, AsyncGuardedTransaction
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+@advised(GUARD_WORDS)
 def guard(
     url: Location,
     *,
@@ -68,6 +70,7 @@ def guard(
 class AsyncGuard(BaseGuard):
     """Enforces tokens at one or several resources of one store. `fencelock.aio.guard(…)` makes one."""
 
+    @advised({}, MADE_BY_GUARD)
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         super().__init__(store, scope, hooks)
         self._executor = executor_for(self._core)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from fencelock._api.advice import MADE_BY_SOURCE, advised
 from fencelock._api.aio_lease import AsyncLease
 from fencelock._api.decorators import AsyncDecorators
 from fencelock._api.durations import Duration
@@ -36,6 +37,7 @@ class AsyncLock(BaseLock[AsyncLease], AsyncDecorators):
     Acquire it, or use it as an async context manager, which yields the lease, or as a decorator.
     """
 
+    @advised({}, MADE_BY_SOURCE)
     def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source
@@ -101,6 +103,7 @@ class AsyncRLock(BaseHandle, AsyncDecorators):
     Each task must release it as often as it acquired it.
     """
 
+    @advised({}, MADE_BY_SOURCE)
     def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source

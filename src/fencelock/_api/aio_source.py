@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any, Self
 
+from fencelock._api.advice import CONNECT_WORDS, LEAD_WORDS, LOCK_WORDS, MADE_BY_CONNECT, advised
 from fencelock._api.aio_leading import AsyncTerms
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
@@ -41,6 +42,7 @@ from fencelock.protocol.source_requests import Inspect, Keys, ListLocks, Purge, 
 from fencelock.stores.registry import Location
 
 
+@advised(CONNECT_WORDS)
 def connect(url: Location | None = None, *, hooks: Hooks = NO_HOOKS) -> "AsyncSource":
     """Return the async source that the URL names; nothing is opened yet. Parameters and errors as
     `fencelock.connect`.
@@ -54,6 +56,7 @@ class AsyncSource(BaseSource):
     `fencelock.aio.connect(…)` makes one.
     """
 
+    @advised({}, MADE_BY_CONNECT)
     def __init__(self, url: Location | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)
         self._driver = AsyncDriver(self._store)
@@ -68,6 +71,7 @@ class AsyncSource(BaseSource):
         """Close the connections. Leases that are still held go on being renewed until they are released."""
         await self._driver.close()
 
+    @advised(LOCK_WORDS)
     def lock(
         self,
         name: str,
@@ -82,6 +86,7 @@ class AsyncSource(BaseSource):
         """
         return AsyncLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
+    @advised(LOCK_WORDS)
     def rlock(
         self,
         name: str,
@@ -94,6 +99,7 @@ class AsyncSource(BaseSource):
         """Return a handle that its task may acquire again while it holds the lock; parameters as for `lock`."""
         return AsyncRLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
+    @advised(LEAD_WORDS)
     def lead(
         self,
         name: str,

@@ -3,6 +3,7 @@
 Promise: making one opens nothing; a guard is never copied.
 """
 
+from fencelock._api.advice import MADE_BY_GUARD, advised
 from fencelock._api.guard_core import GuardCore
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._flows.tenure import Scope
@@ -17,6 +18,7 @@ class BaseGuard(Uncopyable):
 
     _instead = "it has connections of its own. Use it in other threads, and make another one in other processes"
 
+    @advised({}, MADE_BY_GUARD)
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         self._core = GuardCore(store, scope, check_hooks(hooks))
 

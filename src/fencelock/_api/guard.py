@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fencelock._api.advice import GUARD_WORDS, advised
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.durations import Duration
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+@advised(GUARD_WORDS)
 def guard(
     url: Location,
     *,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic
 
+from fencelock._api.advice import MADE_BY_SOURCE, advised
 from fencelock._api.decorators import Decorators
 from fencelock._api.durations import Duration
 from fencelock._api.lease import Lease
@@ -31,6 +32,8 @@ class BaseHandle(Uncopyable):
     _instead = "it knows which thread has which lease. Make another handle of the same name"
 
     def __init__(self, options: LockOptions) -> None:
+        if not isinstance(options, LockOptions):
+            raise TypeError(f"{type(self).__name__}() is not for programs: {MADE_BY_SOURCE}")
         self._options = options
 
     @property
@@ -143,6 +146,7 @@ class Lock(BaseLock[Lease], Decorators):
     Acquire it, or use it as a context manager, which yields the lease, or as a decorator.
     """
 
+    @advised({}, MADE_BY_SOURCE)
     def __init__(self, source: "Source", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source
@@ -241,6 +245,7 @@ class RLock(BaseHandle, Decorators):
     Each thread must release it as often as it acquired it.
     """
 
+    @advised({}, MADE_BY_SOURCE)
     def __init__(self, source: "Source", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source

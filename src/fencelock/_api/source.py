@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from fencelock._api.advice import CONNECT_WORDS, LEAD_WORDS, LOCK_WORDS, MADE_BY_CONNECT, advised
 from fencelock._api.durations import Duration
 from fencelock._api.leading import StopEvent, Terms
 from fencelock._api.lease import BaseLease, Lease
@@ -109,6 +110,7 @@ class BaseSource(Uncopyable):
         return self._store.examine()
 
 
+@advised(CONNECT_WORDS)
 def connect(url: Location | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
     """Return the source that the URL names; nothing is opened yet.
 
@@ -126,6 +128,7 @@ class Source(BaseSource):
     `fencelock.connect(…)` makes one.
     """
 
+    @advised({}, MADE_BY_CONNECT)
     def __init__(self, url: Location | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)
         self._driver = SyncDriver(self._store)
@@ -140,6 +143,7 @@ class Source(BaseSource):
         """Close the connections. Leases that are still held go on being renewed until they are released."""
         self._driver.close()
 
+    @advised(LOCK_WORDS)
     def lock(
         self,
         name: str,
@@ -156,6 +160,7 @@ class Source(BaseSource):
         """
         return Lock(self, self._options(name, ttl, timeout, holder, on_lost))
 
+    @advised(LOCK_WORDS)
     def rlock(
         self,
         name: str,
@@ -168,6 +173,7 @@ class Source(BaseSource):
         """Return a handle that its thread may acquire again while it holds the lock; parameters as for `lock`."""
         return RLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
+    @advised(LEAD_WORDS)
     def lead(
         self,
         name: str,

@@ -42,6 +42,9 @@ _MODULES = {
 }
 """The module of each command, in the order of the help."""
 
+_ASKED_BY_OPTION = {"help": "--help, or fencelock COMMAND --help", "version": "--version"}
+"""What other programs have as commands."""
+
 
 class CommandGroup(click.Group):
     """A group that imports a command when it is called or listed."""
@@ -64,6 +67,8 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
+            if option := _ASKED_BY_OPTION.get(args[0]):
+                raise click.UsageError(f"No such command {args[0]!r}. Write: fencelock {option}", ctx) from None
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], {*self.list_commands(ctx), *extensions.LAB_COMMANDS}, 1)

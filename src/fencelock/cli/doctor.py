@@ -4,7 +4,7 @@ Promise: changes nothing. Exits with 1 if it found something. The findings about
 from their stores; this module only compares the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -16,7 +16,7 @@ from fencelock._api.lock_options import resolve_url
 from fencelock.cli.errors import NEGATIVE_RESULT
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
-from fencelock.stores.registry import guard_store, guard_url
+from fencelock.stores.registry import EXTRAS, guard_store, guard_url
 
 VERIFY_NAMES = "fencelock-verify-"
 """The prefix of the resources that a campaign of `fencelock verify` creates."""
@@ -24,15 +24,28 @@ UNREAD = {"no-source", "source-refused"}
 """Findings about a source that says nothing of its tokens."""
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"
-BLIND_SPOTS = (
-    "a backup that was copied over a file in place while it held the same tokens or more",
-    "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
-    "a MySQL source that was restored, or failed over to a server that had lost writes",
-    "a table written by code that never opened this guard's file, or a copy of it",
-    "a key of etcd, or a node of ZooKeeper, written without the guard by a user who may write there",
-    "who made a sequencer of a source in SQLite, etcd or ZooKeeper: any writer there could, signature or not",
-    "a resource that is not behind any of the --guard URLs given",
-)
+_FORGER = "who made a sequencer of this source: any program that may write there could, signature or not"
+_RESTORED = "a source that was restored, or whose servers' data were copied, or that runs twice now"
+UNSEEN_OF_SOURCE = {
+    "etcd": (_RESTORED, _FORGER),
+    "mysql": (_RESTORED, "a source that failed over to a server that had lost writes"),
+    "postgres": (
+        "a source whose server's folder was copied while the server was stopped, and is older or runs twice now",
+        "a source after `pg_resetwal`, or on a virtual machine that was resumed from a snapshot with its memory",
+    ),
+    "sqlite": (
+        "a backup that was copied over the source's file in place while it held the same tokens or more",
+        _FORGER,
+    ),
+    "zookeeper": (_RESTORED, _FORGER),
+}
+UNSEEN_OF_GUARD = {
+    "etcd": ("a key of etcd that a user who may write there writes without the guard",),
+    "sqlite": ("a copy of the guard's file, and what is written to it",),
+    "zookeeper": ("a node of ZooKeeper that a user who may write there writes without the guard",),
+}
+UNSEEN_OF_ALL_GUARDS = "marks that were restored with their data, and are older than the last holder"
+UNSEEN_ELSEWHERE = "a resource that is not behind any of the --guard URLs given"
 
 
 @click.command()
@@ -57,8 +70,9 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
             if is_open and all(one.code != GUARD_REFUSED for one in found):
                 found += [*_compare(url, connected.describe()), *_unsigned(url, connected)]
             findings += [one for one in found if not _is_left_by_verify(one)]
-    data = {"findings": [asdict(finding) for finding in findings], "unseen": list(BLIND_SPOTS)}
-    emit(data, as_json, _findings_as_text(findings))
+    unseen = blind_spots(connected.url, guards)
+    data = {"findings": [asdict(finding) for finding in findings], "unseen": unseen}
+    emit(data, as_json, _findings_as_text(findings, unseen))
     return NEGATIVE_RESULT if findings else 0
 
 
@@ -132,12 +146,24 @@ def _unsigned(url: str, source: fencelock.Source) -> Iterator[fencelock.Finding]
             )
 
 
-def _findings_as_text(findings: list[fencelock.Finding]) -> str:
+def blind_spots(source: str, guards: Sequence[str]) -> list[str]:
+    """Return what no check sees of these stores."""
+    of_guards = dict.fromkeys(spot for url in guards for spot in UNSEEN_OF_GUARD.get(_system(url), ()))
+    of_all = [UNSEEN_OF_ALL_GUARDS] if guards else []
+    return [*UNSEEN_OF_SOURCE.get(_system(source), ()), *of_guards, *of_all, UNSEEN_ELSEWHERE]
+
+
+def _system(url: str) -> str:
+    scheme = url.partition("://")[0].lower()
+    return EXTRAS.get(scheme, scheme)
+
+
+def _findings_as_text(findings: list[fencelock.Finding], unseen: list[str]) -> str:
     lines = []
     for finding in findings:
         lines += [f"{finding.code}: {printable(finding.message)}", f"  remedy: {printable(finding.remedy)}"]
     lines.append(f"{len(findings) or 'nothing'} found")
-    lines += ["What this command cannot see:", *(f"  {thing}" for thing in BLIND_SPOTS)]
+    lines += ["What this command cannot see:", *(f"  {thing}" for thing in unseen)]
     return "\n".join(lines)
 
 

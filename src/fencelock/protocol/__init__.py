@@ -246,14 +246,16 @@ _HOMES = (
 )
 
 
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(home)
-            if name in vars(module):
-                value = globals()[name] = vars(module)[name]
-                return value
-    raise AttributeError(f"module 'fencelock.protocol' has no attribute {name!r}")
+if not TYPE_CHECKING:  # A checker that saw it would believe in every name.
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            for home in _HOMES:
+                module = import_module(home)
+                if name in vars(module):
+                    value = globals()[name] = vars(module)[name]
+                    return value
+        raise AttributeError(f"module 'fencelock.protocol' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

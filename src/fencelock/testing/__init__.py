@@ -7,7 +7,7 @@ Names are loaded when they are first used. Never: imported by production code.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fencelock.stores.memory.reference_model import ReferenceModel
@@ -59,14 +59,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fencelock.testing' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    value.__module__ = "fencelock.testing"  # Where users find it; tracebacks and reprs say so too.
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # A checker that saw it would believe in every name.
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'fencelock.testing' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        value.__module__ = "fencelock.testing"  # Where users find it; tracebacks and reprs say so too.
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
