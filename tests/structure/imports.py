@@ -24,7 +24,8 @@ LAYERS = (
     ("_keeper",),
     ("_api",),
     ("", "aio"),
-    ("cli", "testing", "integrations", "__main__"),
+    ("_remote",),
+    ("cli", "testing", "integrations", "http", "grpc", "__main__"),
 )
 """From the bottom to the top; a module may import its own layer and those below it.
 
@@ -50,6 +51,8 @@ _IMPURE = {
 }
 _ALLOWED_CLIENTS = {
     "fencelock.cli": {"click", "rich"},
+    "fencelock.grpc": {"google", "grpc"},
+    "fencelock.http.client": {"aiohttp", "httpx", "httpx2", "requests"},
     "fencelock.stores.etcd": {"google", "grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},

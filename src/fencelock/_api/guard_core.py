@@ -122,7 +122,7 @@ class GuardCore:
 
     def is_sealed(self, credential: Credential) -> bool:
         """Return whether this tenure is known to have sealed every resource."""
-        return credential.sequencer.lock == self.scope.lock and credential.tenure.sealed.issuperset(self.scope.keys)
+        return credential.sequencer.lock == self.scope.lock and credential.tenure.has_sealed(*self.scope.keys)
 
     def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""

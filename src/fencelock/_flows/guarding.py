@@ -179,7 +179,7 @@ def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Gu
     """Ask `admit`; in observe mode count its refusal and go on (G6)."""
     try:
         check_bound(mark, scope.lock)
-        return admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
+        return admit(mark, sequencer, was_sealed=tenure.has_sealed((scope.url, mark.resource)))
     except GuardError as error:
         protections = yield from ask(ReadProtections(mark.resource))
         if not protections or any(protection.mode == ENFORCE for protection in protections):
@@ -197,14 +197,14 @@ def open_transaction(
     have set.
     """
     sealed = None
-    if sequencer.lock != scope.lock or not tenure.sealed.issuperset(scope.keys):
+    if sequencer.lock != scope.lock or not tenure.has_sealed(*scope.keys):
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources
     refused: tuple[Refused, ...] = ()
     if refused_resources := (yield from ask(Open(presented, sequencer, limit_ms, is_flushed))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
         presented = _without(presented, refused_resources)
-    tenure.has_read = True
+    tenure.begin_reading(scope.keys_without(refused_resources))
     return Opened(sealed, presented, refused)
 
 
@@ -242,7 +242,7 @@ def explain_conflict(
     yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
-        admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
+        admit(mark, sequencer, was_sealed=tenure.has_sealed((scope.url, mark.resource)))
     raise GuardError(
         f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
         f"same lease was faster, or somebody writes there without the guard: start it again"
@@ -254,7 +254,7 @@ def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | 
     refused: tuple[Refused, ...] = ()
     if refused_resources := (yield from ask(Present(scope.resources, sequencer, limit_ms))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
-    tenure.has_read = True
+    tenure.begin_reading(scope.keys_without(refused_resources))
     return Opened(None, _without(scope.resources, refused_resources), refused)
 
 
@@ -273,7 +273,7 @@ def check(
     """
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
-    is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
+    is_to_raise = may_raise and not tenure.has_sealed(*scope.keys)
     can_raise = yield from ask(Join(scope.resources, is_to_raise, limit_ms))
     raised, refused = [], []
     for mark in (yield from read_marks(scope, shared_by=sequencer.digest)):
@@ -290,7 +290,7 @@ def check(
     # If marks may be raised here, a mark that is already ours may have been raised by this very transaction.
     is_committed = not (is_to_raise and can_raise)
     tenure.remember(scope.keys, scope.keys_without(done.refusing()) if is_committed else ())
-    tenure.has_read = True
+    tenure.begin_reading(scope.keys_without(done.refusing()))
     return done
 
 

@@ -11,6 +11,9 @@ from fencelock.errors import GuardError
 MAX_SEALS = 1024
 """Resources that one tenure may seal, over all its guards."""
 
+Key = tuple[str, str]
+"""A guard's URL and the name of one of its resources."""
+
 
 class Scope:
     """What one guard watches over: resources at one URL, which the holder of one lock may write.
@@ -25,13 +28,13 @@ class Scope:
         self.resources = resources
         self.lock = lock
         self.is_independent = is_independent
-        self.keys = tuple((url, resource) for resource in resources)
+        self.keys: tuple[Key, ...] = tuple((url, resource) for resource in resources)
 
     def bound_to(self, lock: str) -> "Scope":
         """Return the same scope for another lock."""
         return Scope(self.url, self.resources, lock, is_independent=self.is_independent)
 
-    def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
+    def keys_without(self, resources: Collection[str]) -> tuple[Key, ...]:
         """Return the keys of all but these resources."""
         return tuple(key for key in self.keys if key[1] not in resources)
 
@@ -48,13 +51,21 @@ class Tenure:
     __slots__ = ("__weakref__", "has_read", "opened", "sealed")
 
     def __init__(self) -> None:
-        self.opened: set[tuple[str, str]] = set()
-        self.sealed: set[tuple[str, str]] = set()
+        self.opened: set[Key] = set()
+        self.sealed: set[Key] = set()
         self.has_read = False
 
-    def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
+    def has_opened(self, key: Key) -> bool:
+        """Return whether this tenure has used a guard of the resource."""
+        return key in self.opened
+
+    def has_sealed(self, *keys: Key) -> bool:
+        """Return whether this tenure remembers that it has sealed each of these resources."""
+        return self.sealed.issuperset(keys)
+
+    def check_may_open(self, keys: tuple[Key, ...], *, is_independent: bool) -> None:
         """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
-        late = [resource for url, resource in keys if (url, resource) not in self.opened]
+        late = [key[1] for key in keys if not self.has_opened(key)]
         if self.has_read and late and not is_independent:
             raise GuardError(
                 f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "
@@ -65,7 +76,11 @@ class Tenure:
         if len(self.opened) + len(late) > MAX_SEALS:
             raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")
 
-    def remember(self, opened: tuple[tuple[str, str], ...], sealed: tuple[tuple[str, str], ...]) -> None:
+    def remember(self, opened: tuple[Key, ...], sealed: tuple[Key, ...]) -> None:
         """Remember seals whose commit was confirmed, and resources that were opened without one."""
         self.opened.update(opened)
         self.sealed.update(sealed)
+
+    def begin_reading(self, admitted: tuple[Key, ...]) -> None:
+        """Note that a transaction reads from here on, to which these resources have admitted the tenure."""
+        self.has_read = True

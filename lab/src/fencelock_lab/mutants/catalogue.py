@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant("G2 seal skipped", _GUARDING, "    if raised:\n        yield RaiseMarks(tuple(raised), sequencer)\n    return Sealed(", "    return Sealed(", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 sealed twice", _GUARDING, "    tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))\n    return sealed", "    return sealed", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 late guard", _TENURE, "if self.has_read and late and not is_independent:", "if False:", f"{_GUARDS} {_SEALS}"),
-    Mutant("G2 reading is not noted", _GUARDING, "        presented = _without(presented, refused_resources)\n    tenure.has_read = True", "        presented = _without(presented, refused_resources)", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 reading is not noted", _GUARDING, "        presented = _without(presented, refused_resources)\n    tenure.begin_reading(scope.keys_without(refused_resources))", "        presented = _without(presented, refused_resources)", f"{_GUARDS} {_SEALS}"),
     Mutant("G5 another lock", _ADMIT, "if mark.lock != sequencer.lock:", "if False:", "tests/unit/test_admit.py"),
     Mutant("G5 another source", _ADMIT, "if mark.source_id is not None and mark.source_id != sequencer.source_id:", "if False:", _GUARDS),
     Mutant("G6 raised mark admits nobody", _ADMIT, "    if mark.digest is None:\n", "    if False:\n", "tests/rules/test_guard_enforcement.py tests/unit/test_admit.py"),

@@ -45,7 +45,7 @@ _BLOCKS = _BlocksOfThread()
 # --- what a tenure has sealed, and when -------------------------------------------------------------------------------
 def seal_noting(scope: Scope, tenure: Tenure, seal: Callable[[], None]) -> Mapping[str, int]:
     """Call `seal`; return when the tenure sealed each resource, 0 if a guard did that before the first block."""
-    sealed_before = set(tenure.sealed)
+    sealed_before = {key for key in scope.keys if tenure.has_sealed(key)}
     seal()
     now = time.monotonic_ns()
     known = _sealed_at.setdefault(tenure, {})

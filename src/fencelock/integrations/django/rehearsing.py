@@ -114,4 +114,4 @@ def _seal(marks: Marks, scope: Scope, credential: Credential) -> None:
         if admit(mark, sequencer, was_sealed=False) is Verdict.RAISE:
             marks[key] = sealed_mark(key[1], sequencer)
     tenure.remember(scope.keys, scope.keys)
-    tenure.has_read = True
+    tenure.begin_reading(scope.keys)

@@ -1,0 +1,77 @@
+"""Seals as a client remembers them: the service that made one has many processes, and forgets (G9).
+
+A service names each resource that has admitted a request by a seal id, and its client repeats the ids that it was told.
+For a repeated id the service presents the token and never raises the mark again.
+
+Promise: a client notices an answer that no guard has admitted, and one that was admitted for another token. An id says
+nothing about the guard's URL. Never: an id forgotten.
+"""
+
+import threading
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import NamedTuple
+
+from fencelock._flows.tenure import Key
+from fencelock.errors import GuardError, UnfencedWriteError
+
+MAX_SEAL_IDS = 256
+"""Resources of one service that one tenure may seal: their ids are 5 kB of a request."""
+SEAL_ID_CHARACTERS = 16
+
+
+class RemoteMark(NamedTuple):
+    """What a service says of one resource that has admitted a request: the resource's mark, and its seal id."""
+
+    token: int
+    seal_id: str
+
+
+def seal_id(key: Key) -> str:
+    """Return the id by which a service names a resource: 16 hexadecimal digits."""
+    url, resource = key
+    return sha256(f"fencelock seal\0{url}\0{resource}".encode()).hexdigest()[:SEAL_ID_CHARACTERS]
+
+
+class SealMemory:
+    """The seals that one client of one tenure was told of, by the origin of the service. Any thread may use it."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+        self._ids: dict[str, dict[str, None]] = {}
+        self._lock = threading.Lock()
+
+    def ids(self, origin: str) -> tuple[str, ...]:
+        """Return the seal ids to repeat to a service, in the order in which it told them."""
+        with self._lock:
+            return tuple(self._ids.get(origin, ()))
+
+    def remember(self, origin: str, marks: Iterable[RemoteMark]) -> None:
+        """Remember the seals of an answer, whatever its status; UnfencedWriteError if one is for another token."""
+        for mark in marks:
+            if mark.token != self._token:
+                raise UnfencedWriteError(
+                    f"{origin} answered with the mark {mark.token} to a request with token {self._token}: the answer "
+                    f"is another request's, from a cache or a proxy in between. What was done is unknown until read"
+                )
+            self._remember(origin, mark.seal_id)
+
+    def _remember(self, origin: str, told: str) -> None:
+        with self._lock:
+            ids = self._ids.setdefault(origin, {})
+            if told not in ids and len(ids) >= MAX_SEAL_IDS:
+                raise GuardError(
+                    f"one tenure may seal {MAX_SEAL_IDS} resources of {origin} at most: protect more by one resource"
+                )
+            ids[told] = None
+
+    def check_fenced(self, origin: str, marks: Iterable[RemoteMark]) -> None:
+        """Remember the seals of a successful answer; UnfencedWriteError if it has none."""
+        told = tuple(marks)
+        self.remember(origin, told)
+        if not told:
+            raise UnfencedWriteError(
+                f"{origin} answered a request with token {self._token} without a mark: no guard has admitted it, or a "
+                f"cache answered. What the request did is not fenced: have its handler use a guard with "
+                f"`sequencer()`, or send such requests without the lease"
+            )
