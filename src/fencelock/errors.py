@@ -1,21 +1,36 @@
 """Every error that fencelock raises, and nothing else.
 
-    FencelockError                       .definite: bool
+    FencelockError
     ├─ AcquireTimeoutError(TimeoutError)
     ├─ LeaseError
-    │  ├─ LeaseExpiredError · LeaseLostError(.reason) · LeaseInheritedError · LeaseReleasedError
+    │  ├─ LeaseExpiredError
+    │  ├─ LeaseLostError
+    │  ├─ LeaseInheritedError
+    │  ├─ LeaseReleasedError
     │  └─ NotHeldError(RuntimeError)
     ├─ GuardError
-    │  └─ StaleTokenError(.token .mark .resource) · TokenCollisionError · WrongLockError
-    │     UnfencedWriteError · SealLostError · ImplausibleTokenError(.token .ceiling .resource)
-    │     ForgedSequencerError · RightError · BlockLostError
-    │     AlreadyDoneError(.result .token) · EffectInDoubtError(.token .holder .began_at)
-    │     KeyReusedError(.token .holder)
+    │  ├─ StaleTokenError
+    │  ├─ TokenCollisionError
+    │  ├─ WrongLockError
+    │  ├─ ImplausibleTokenError
+    │  ├─ ForgedSequencerError
+    │  ├─ RightError
+    │  ├─ AlreadyDoneError
+    │  ├─ KeyReusedError
+    │  ├─ EffectInDoubtError
+    │  ├─ UnfencedWriteError
+    │  ├─ UnprotectedTableError
+    │  ├─ SealLostError
+    │  └─ BlockLostError
     ├─ SourceError
-    │  ├─ SourceUnavailableError · OutcomeUnknownError · SchemaError · UnsupportedError
+    │  ├─ SourceUnavailableError
+    │  ├─ OutcomeUnknownError
+    │  ├─ SchemaError
+    │  ├─ UnsupportedError
     │  └─ UnsafeSourceError
     └─ ConfigError(ValueError)
-       └─ UnknownSchemeError · MissingDependencyError(ImportError)
+       ├─ UnknownSchemeError
+       └─ MissingDependencyError(ImportError)
 
 Promise: each message says what happened, to which lock or resource, with which numbers, and what to do. `definite` says
 whether the operation certainly did not happen (True: retry freely) or may have happened (False: look before you retry).

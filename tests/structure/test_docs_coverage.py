@@ -7,6 +7,7 @@ somewhere.
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +65,22 @@ def section(text: str, command: str) -> str:
     common, *sections = re.split(r"^##+ ", text, flags=re.MULTILINE)
     own = [part for part in sections if names(part.partition("\n")[0], command)]
     return common + "".join(own) if own else ""
+
+
+def drawn_below(kind: type, indent: str = "") -> Iterator[str]:
+    """Yield the lines that draw what inherits from a class, and what else each inherits from."""
+    below = [one for one in kind.__subclasses__() if one.__name__ in ERRORS]
+    for one in below:
+        is_last = one is below[-1]
+        others = ", ".join(base.__name__ for base in one.__bases__ if base is not kind)
+        yield f"{indent}{'└─' if is_last else '├─'} {one.__name__}{others and f'({others})'}"
+        yield from drawn_below(one, indent + ("   " if is_last else "│  "))
+
+
+def test_the_errors_are_drawn_as_the_tree_that_they_are() -> None:
+    tree = [errors.FencelockError.__name__, *drawn_below(errors.FencelockError)]
+    assert "\n".join(tree) in (REFERENCE / "errors.md").read_text()
+    assert "\n".join(f"    {line}" for line in tree) in (errors.__doc__ or "")
 
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
