@@ -15,8 +15,10 @@ import pytest
 from fencelock_lab.servers.etcd import EtcdFleet
 from fencelock_lab.servers.fleet import AnyFleet, Fleet, ServerFolder
 from fencelock_lab.servers.mariadb import MariaDBFleet
+from fencelock_lab.servers.nats import NatsFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.programs import MissingProgramError
+from fencelock_lab.servers.redis import RedisFleet
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 from tests.support.programs import refuse
 
@@ -114,6 +116,18 @@ def etcd_fleet(request: pytest.FixtureRequest) -> Iterator[EtcdFleet]:
 def zookeeper_fleet(request: pytest.FixtureRequest) -> Iterator[ZooKeeperFleet]:
     """Yield what makes ZooKeeper servers."""
     yield from _fleet(ZooKeeperFleet, request)
+
+
+@pytest.fixture(scope="session")
+def nats_fleet(request: pytest.FixtureRequest) -> Iterator[NatsFleet]:
+    """Yield what makes NATS servers."""
+    yield from _fleet(NatsFleet, request)
+
+
+@pytest.fixture(scope="session")
+def redis_fleet(request: pytest.FixtureRequest) -> Iterator[RedisFleet]:
+    """Yield what makes Redis servers."""
+    yield from _fleet(RedisFleet, request)
 
 
 _numbers = iter(range(1, 1_000_000))

@@ -17,6 +17,8 @@ environment variables of its own programs name: `mysql://root@/app`, and `mariad
 A page with the line `<!-- etcd -->`, or `<!-- zookeeper -->`, is run with an empty server of that kind, whose address
 is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, and so does `etcdctl`.
 
+A page with the line `<!-- nats -->` is run with an empty NATS server with JetStream, whose URL is in NATS_URL.
+
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
 finds in the file NAME, which the text before it names too.
 """
@@ -38,6 +40,7 @@ _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 _NEEDS_MYSQL = "\n<!-- mysql -->\n"
 _NEEDS_ETCD = "\n<!-- etcd -->\n"
 _NEEDS_ZOOKEEPER = "\n<!-- zookeeper -->\n"
+_NEEDS_NATS = "\n<!-- nats -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ def needs_etcd(document: str) -> bool:
 def needs_zookeeper(document: str) -> bool:
     """Tell whether the page is run with a ZooKeeper server."""
     return _NEEDS_ZOOKEEPER in document
+
+
+def needs_nats(document: str) -> bool:
+    """Tell whether the page is run with a NATS server."""
+    return _NEEDS_NATS in document
 
 
 def blocks(document: str) -> Iterator[Block]:

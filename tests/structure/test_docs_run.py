@@ -22,6 +22,7 @@ from tests.structure.doc_blocks import (
     is_program,
     needs_etcd,
     needs_mysql,
+    needs_nats,
     needs_postgres,
     needs_zookeeper,
     prints,
@@ -67,6 +68,9 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
             keeper = running.enter_context(fleet.new_server(tick_ms=DEFAULT_TICK_MS))
             monkeypatch.setenv("ZOOKEEPER_SERVERS", keeper.address)
             monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(need(ZKCLI)).parent}")
+        if needs_nats(text):
+            broker = running.enter_context(request.getfixturevalue("nats_fleet").new_server())
+            monkeypatch.setenv("NATS_URL", broker.url)
         yield
 
 

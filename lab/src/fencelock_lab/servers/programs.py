@@ -19,6 +19,7 @@ MARIADBD = "/usr/sbin/mariadbd"
 ETCD, ETCDCTL = "etcd", "etcdctl"
 JAVA, ZOOKEEPER = "java", "/usr/share/java/zookeeper.jar"
 REDIS = "redis-server"
+NATS = "/usr/sbin/nats-server"
 PGBOUNCER = "/usr/sbin/pgbouncer"
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 SETPRIV = "setpriv"
@@ -33,6 +34,7 @@ PACKAGES = {
     JAVA: "default-jre-headless",
     ZOOKEEPER: "zookeeper",
     REDIS: "redis-server",
+    NATS: "nats-server",
     PGBOUNCER: "pgbouncer",
     FAKETIME: "libfaketime",
     SETPRIV: "util-linux",

@@ -1,4 +1,4 @@
-"""A private Redis server that flushes every write, as the other servers do. Only benchmarks use it.
+"""A private Redis server that flushes every write, as the other servers do: for benchmarks, and as Celery's broker.
 
 Never: a source of tokens; fencelock refuses Redis as one.
 """
