@@ -53,6 +53,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.cli": {"click", "rich"},
     "fencelock.grpc": {"google", "grpc"},
     "fencelock.http.client": {"aiohttp", "httpx", "httpx2", "requests"},
+    "fencelock.http.django": {"asgiref", "django"},
     "fencelock.stores.etcd": {"google", "grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},

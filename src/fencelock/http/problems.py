@@ -19,7 +19,7 @@ MAX_PROBLEM_BYTES = 65_536
 def encode_problem(fault: RemoteFault) -> bytes:
     """Return the body of a fault's answer."""
     head = {"type": f"{TYPE_PREFIX}{fault.kind}", "title": fault.title, "status": fault.status, "detail": fault.detail}
-    return json.dumps(head | dict(fault.fields), ensure_ascii=False).encode()
+    return json.dumps(head | dict(fault.fields)).encode()
 
 
 def decode_problem(content_type: str, body: bytes) -> FencelockError | None:
