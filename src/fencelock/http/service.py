@@ -56,7 +56,7 @@ class HTTPAnswer(NamedTuple):
 class FencedRequest:
     """One request: its sequencer, if it came with one, and what its idempotency key stands for."""
 
-    __slots__ = ("carried", "keys", "refusal", "target")
+    __slots__ = ("_is_replayed", "carried", "keys", "refusal", "target")
 
     def __init__(
         self, target: tuple[str, str, str], tokens: Sequence[str], sealed: Sequence[str], keys: Sequence[str]
@@ -67,6 +67,7 @@ class FencedRequest:
         self.carried: CarriedSequencer | None = None
         self.refusal: RefusedRequestError | None = None
         """Why the fields are not understood."""
+        self._is_replayed = False
         try:
             self.carried = read_carried(tokens, sealed)
         except RefusedRequestError as error:
@@ -79,6 +80,7 @@ class FencedRequest:
         marks = self.carried.begin_answer(is_success=status < _CLIENT_ERROR)
         kept = [(name, value) for name, value in headers if name.lower() not in _OURS]
         told = [(MARK_FIELD, encode_marks(marks))] if marks else []
+        told += [(REPLAYED_FIELD, REPLAYED)] if self._is_replayed else []
         return [*kept, *told, ("cache-control", "no-store")]
 
     def answer_to(self, error: BaseException) -> HTTPAnswer | None:
@@ -104,8 +106,8 @@ class FencedRequest:
         """Answer with what the handler has kept of the same request: JSON, or nothing."""
         body = error.result.encode()
         head = [("content-type", "application/json")] if body else []
-        answer = self._answer(200 if body else 204, head, body)
-        return answer._replace(headers=[*answer.headers, (REPLAYED_FIELD, REPLAYED)])
+        self._is_replayed = True
+        return self._answer(200 if body else 204, head, body)
 
     def answer_sealed(self) -> HTTPAnswer:
         """Answer that every guard of the request's lock has sealed its resources."""
