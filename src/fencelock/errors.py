@@ -34,8 +34,11 @@
 
 Promise: each message says what happened, to which lock or resource, with which numbers, and what to do. `definite` says
 whether the operation certainly did not happen (True: retry freely) or may have happened (False: look before you retry).
-No message ever contains a claim or a sequencer, because anyone who has one can act for the lease.
+No message ever contains a claim or a sequencer, because anyone who has one can act for the lease. Each error can be
+pickled, so that a pool of processes or a task queue hands on the class that was raised, with its numbers.
 """
+
+from typing import Any
 
 
 class FencelockError(Exception):
@@ -43,6 +46,16 @@ class FencelockError(Exception):
 
     definite: bool = True
     """True: the operation certainly did not happen. False: it may have happened."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with the message alone, which is not enough where there are numbers.
+        return _copy_of, (type(self), self.args), self.__dict__
+
+
+def _copy_of(kind: type[FencelockError], args: tuple[Any, ...]) -> FencelockError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class AcquireTimeoutError(FencelockError, TimeoutError):
