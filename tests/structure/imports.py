@@ -58,6 +58,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},
     "fencelock.integrations.alembic": {"alembic", "sqlalchemy"},
+    "fencelock.integrations.celery": {"celery"},
     "fencelock.integrations.django": {"django"},
     "fencelock.integrations.opentelemetry": {"opentelemetry"},
     "fencelock.integrations.prometheus": {"prometheus_client"},
