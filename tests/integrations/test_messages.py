@@ -3,10 +3,17 @@
 Each interleaving has a consumer that keeps what was acknowledged, and a plausible one that loses it.
 """
 
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 import fencelock
-from fencelock.messages import to_headers
+from fencelock.messages import HEADER, from_headers, to_headers
 from fencelock_lab.servers.nats import NatsFleet
 from tests.fix_servers import fresh_name
 from tests.integrations.brokers import PRODUCER, Traffic
@@ -58,7 +65,7 @@ def test_a_stale_producers_message_is_refused_by_the_consumers_guard(traffic: Tr
 
 @pytest.mark.parametrize(
     ("handler", "outcome", "amount"),
-    [(FENCED, "StaleTokenError", 95), (COMPARING, "done", 90)],
+    [pytest.param(FENCED, "StaleTokenError", 95, marks=pytest.mark.campaign), (COMPARING, "done", 90)],
     ids=["guard", "negative-control-that-compares-first"],
 )
 def test_a_consumer_frozen_between_delivery_and_write_keeps_the_successors_message(
@@ -145,8 +152,8 @@ def test_negative_control_with_the_producers_token_both_deliveries_are_applied(
 @pytest.mark.parametrize(
     ("handler", "point", "outcome", "amount"),
     [
-        (BY_LEASE, "locked", "done", 110),
-        (BY_LEASE, "written", "done", 110),
+        pytest.param(BY_LEASE, "locked", "done", 110, marks=pytest.mark.campaign),
+        pytest.param(BY_LEASE, "written", "done", 110, marks=pytest.mark.campaign),
         (BY_LEASE, "committed", "AlreadyDoneError", 110),
         (WITHOUT_KEY, "committed", "done", 120),
     ],
@@ -164,3 +171,63 @@ def test_a_message_whose_consumer_dies_is_delivered_again_and_takes_effect_once(
     assert traffic.consume(handler) == [outcome, 2]
     assert traffic.amount() == amount
     traffic.wait_until_all_is_acknowledged()
+
+
+# --- a seal that a failover has lost ----------------------------------------------------------------------------------
+PLANNER = """
+lease = source.lock("planner").acquire()
+guard = fencelock.guard(hear(), resource="planner", lock="planner")
+guard.seal(lease)
+say(str(lease.sequencer))
+hear()
+try:
+    guard.seal(lease)
+except fencelock.GuardError as error:
+    say(type(error).__name__)
+"""
+
+
+def checked(guard: fencelock.Guard, file: Path, headers: dict[str, str], amount: int) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as own:
+        own.execute("PRAGMA foreign_keys = ON")
+        own.execute("BEGIN IMMEDIATE")
+        with guard.check(from_headers(headers), connection=own):
+            own.execute("UPDATE stock SET amount = ?", (amount,))
+        own.execute("COMMIT")
+
+
+def sealing(guard: fencelock.Guard, file: Path, headers: dict[str, str], amount: int) -> None:
+    with guard.transaction(from_headers(headers)) as connection:
+        connection.execute("UPDATE stock SET amount = ?", (amount,))
+
+
+@pytest.mark.parametrize(
+    ("consume", "is_refused"), [(checked, True), (sealing, False)], ids=["check", "negative-control-that-seals-again"]
+)
+def test_g9_after_a_lost_seal_a_consumer_that_checks_applies_no_message_that_knows_nothing_of_it(
+    stage: Stage, source: fencelock.Source, tmp_path: Path, consume: Callable[..., None], is_refused: bool
+) -> None:
+    """The consumer remembers nothing of the seal. Its producer does, where it has sealed for itself."""
+    file = tmp_path / "app.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE stock (amount INTEGER NOT NULL)")
+        connection.execute("INSERT INTO stock VALUES (100)")
+    guard = fencelock.guard(f"sqlite:///{file}", resource="planner", lock="planner")
+    with source.lock("planner") as old:
+        guard.seal(old)
+        late = to_headers(old)
+    backup = shutil.copy(file, tmp_path / "backup.db")
+    planner = stage.actor(PLANNER)
+    planner.say(guard.url)
+    headers = {HEADER: planner.hear()}
+    os.replace(backup, file)
+    consume(guard, file, late, 90)
+    if is_refused:
+        with pytest.raises(fencelock.GuardError, match="not sealed by token 2"):
+            consume(guard, file, headers, 95)
+        planner.say()
+        assert planner.hear() == "SealLostError"
+    else:
+        consume(guard, file, headers, 95)
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT amount FROM stock").fetchone() == (90 if is_refused else 95,)
