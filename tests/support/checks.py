@@ -14,6 +14,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import ConfigError, LeaseCheck, Sequencer, WrongLockError
+from fencelock.messages import from_headers, to_headers
 from fencelock.model import draw_claim, one_way
 from fencelock.stores.registry import source_store
 from tests.support.helpers import wait_until
@@ -123,9 +124,11 @@ class Checks:
             with pytest.raises(WrongLockError, match=f"is of source another, and this is source {here}"):
                 asker.check(other)
 
-    def test_a_check_takes_a_sequencer(self, asker: Asker) -> None:
+    def test_a_check_takes_a_sequencer_or_what_has_one(self, asker: Asker) -> None:
         lease = asker.acquire()
-        for wrong in (str(lease.sequencer), lease, None):
+        assert asker.check(lease).is_current
+        assert asker.check(from_headers(to_headers(lease))).is_current
+        for wrong in (str(lease.sequencer), 7, None):
             with pytest.raises(ConfigError, match="check takes a Sequencer"):
                 asker.check(wrong)
         lease.release()

@@ -13,6 +13,7 @@ from fencelock._api.advice import CONNECT_WORDS, LEAD_WORDS, LOCK_WORDS, MADE_BY
 from fencelock._api.aio_leading import AsyncTerms
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
+from fencelock._api.credentials import LeaseLike
 from fencelock._api.durations import Duration
 from fencelock._api.leading import StopEvent
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
@@ -30,7 +31,6 @@ from fencelock.model import (
     BrokenLock,
     LeaseCheck,
     LockInfo,
-    Sequencer,
     SigningKey,
     SourceInfo,
     check_lock_name,
@@ -158,7 +158,7 @@ class AsyncSource(BaseSource):
         """Return the source's id, epoch, history id and counter."""
         return await self._driver.run(ask_source(ReadSource()))
 
-    async def check(self, sequencer: Sequencer) -> LeaseCheck:
+    async def check(self, sequencer: LeaseLike) -> LeaseCheck:
         """Return whether the sequencer's lease holds its lock now; a check is not a guard. As `Source.check`."""
         return await self._driver.run(renewal.check(check_sequencer(sequencer)))
 

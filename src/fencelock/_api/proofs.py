@@ -25,10 +25,11 @@ def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
 
 
 def check_sequencer(sequencer: object) -> Sequencer:
-    """Return the sequencer that a source shall check; ConfigError for anything else."""
-    if not isinstance(sequencer, Sequencer):
+    """Return the sequencer that a source shall check, also that of a lease or a request; ConfigError without one."""
+    found = getattr(sequencer, "sequencer", sequencer)
+    if not isinstance(found, Sequencer):
         raise ConfigError(f"check takes a Sequencer, as lease.sequencer is, not {type(sequencer).__name__}")
-    return sequencer
+    return found
 
 
 def new_key(after: float) -> tuple[SigningKey, int]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from fencelock._api.advice import CONNECT_WORDS, LEAD_WORDS, LOCK_WORDS, MADE_BY_CONNECT, advised
+from fencelock._api.credentials import LeaseLike
 from fencelock._api.durations import Duration
 from fencelock._api.leading import StopEvent, Terms
 from fencelock._api.lease import BaseLease, Lease
@@ -30,7 +31,6 @@ from fencelock.model import (
     Finding,
     LeaseCheck,
     LockInfo,
-    Sequencer,
     SigningKey,
     SourceInfo,
     check_lock_name,
@@ -231,8 +231,8 @@ class Source(BaseSource):
         """Return the source's id, epoch, history id and counter."""
         return self._driver.run(ask_source(ReadSource()))
 
-    def check(self, sequencer: Sequencer) -> LeaseCheck:
-        """Return whether the sequencer's lease holds its lock now, for how long, and the lock's last token.
+    def check(self, sequencer: LeaseLike) -> LeaseCheck:
+        """Return whether the lease of a sequencer holds its lock now, for how long, and the lock's last token.
 
         A check is not a guard: the lease may end between the answer and what you do next. Only a mark, which the
         resource compares with every write, refuses a late writer. One indexed read. WrongLockError, which names both
