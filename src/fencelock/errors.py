@@ -183,9 +183,13 @@ class SourceUnavailableError(SourceError):
 
 
 class OutcomeUnknownError(SourceError):
-    """The operation may have taken effect: the connection failed before the reply arrived."""
+    """The operation may have taken effect: the connection failed before the reply arrived.
+
+    `idempotency_key` belongs to a request to a service: sent again with the same one, it is not done twice.
+    """
 
     definite = False
+    idempotency_key: str | None = None
 
 
 class SchemaError(SourceError):

@@ -57,6 +57,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.stores.etcd": {"google", "grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},
+    "fencelock.http.clients": {"aiohttp", "httpx", "multidict", "requests", "urllib3"},
     "fencelock.integrations.alembic": {"alembic", "sqlalchemy"},
     "fencelock.integrations.celery": {"celery"},
     "fencelock.integrations.django": {"django"},

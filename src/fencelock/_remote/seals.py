@@ -11,8 +11,11 @@ import threading
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
-from fencelock._flows.tenure import Key
+from fencelock._api.credentials import Credential
+from fencelock._flows.tenure import Key, Tenure
+from fencelock._platform import at_fork
 from fencelock.errors import GuardError, UnfencedWriteError
 
 MAX_SEAL_IDS = 256
@@ -34,17 +37,18 @@ def seal_id(key: Key) -> str:
 
 
 class SealMemory:
-    """The seals that one client of one tenure was told of, by the origin of the service. Any thread may use it."""
+    """The seals that one tenure was told of, by the origin of the service.
+
+    Any thread may use it: each change is one step of the interpreter, and nothing is ever removed.
+    """
 
     def __init__(self, token: int) -> None:
         self._token = token
         self._ids: dict[str, dict[str, None]] = {}
-        self._lock = threading.Lock()
 
     def ids(self, origin: str) -> tuple[str, ...]:
         """Return the seal ids to repeat to a service, in the order in which it told them."""
-        with self._lock:
-            return tuple(self._ids.get(origin, ()))
+        return tuple(self._ids.get(origin, ()))
 
     def remember(self, origin: str, marks: Iterable[RemoteMark]) -> None:
         """Remember the seals of an answer, whatever its status; UnfencedWriteError if one is for another token."""
@@ -57,13 +61,12 @@ class SealMemory:
             self._remember(origin, mark.seal_id)
 
     def _remember(self, origin: str, told: str) -> None:
-        with self._lock:
-            ids = self._ids.setdefault(origin, {})
-            if told not in ids and len(ids) >= MAX_SEAL_IDS:
-                raise GuardError(
-                    f"one tenure may seal {MAX_SEAL_IDS} resources of {origin} at most: protect more by one resource"
-                )
-            ids[told] = None
+        ids = self._ids.setdefault(origin, {})
+        if told not in ids and len(ids) >= MAX_SEAL_IDS:
+            raise GuardError(
+                f"one tenure may seal {MAX_SEAL_IDS} resources of {origin} at most: protect more by one resource"
+            )
+        ids[told] = None
 
     def check_fenced(self, origin: str, marks: Iterable[RemoteMark]) -> None:
         """Remember the seals of a successful answer; UnfencedWriteError if it has none."""
@@ -75,3 +78,24 @@ class SealMemory:
                 f"cache answered. What the request did is not fenced: have its handler use a guard with "
                 f"`sequencer()`, or send such requests without the lease"
             )
+
+
+class SealMemories:
+    """The memories of the tenures of this process, each as long as its tenure. A forked child goes on with a copy."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Tenure, SealMemory] = WeakKeyDictionary()
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Replace the lock: another thread may have held it when this process was forked."""
+        self._lock = threading.Lock()
+
+    def of(self, credential: Credential) -> SealMemory:
+        """Return the memory that all clients of a tenure share, or one of them could seal what another has read."""
+        with self._lock:
+            return self._known.setdefault(credential.tenure, SealMemory(credential.sequencer.token))
+
+
+SEAL_MEMORIES = SealMemories()
+at_fork(after_in_child=SEAL_MEMORIES.renew_lock)

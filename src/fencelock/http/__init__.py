@@ -1,9 +1,12 @@
-"""Fencing across HTTP: middleware that brings a request's sequencer to the guards of its handler.
+"""Fencing across HTTP: middleware that brings a request's sequencer to its handler's guards, and clients that send one.
 
     app.add_middleware(fencelock.http.FencingMiddleware, lock="nightly-report")     # Starlette, FastAPI, any ASGI
     fencelock.http.init_flask(app, lock="nightly-report")
 
     with guard.transaction(fencelock.http.sequencer()) as connection:               # in the handler
+
+    with fencelock.http.client(lease, httpx.Client(base_url="https://reports.example")) as api:     # in the holder
+        api.put("/report", json=report)
 
 Promise: importing this loads no framework, no client and no store; names are loaded when they are first used.
 """
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from fencelock._remote.current import has_token, sequencer
     from fencelock._remote.tenure import CarriedSequencer
     from fencelock.http.asgi import FencingMiddleware
+    from fencelock.http.clients import client
     from fencelock.http.django import DjangoFencingMiddleware
     from fencelock.http.flask import init_flask
     from fencelock.http.litestar import init_litestar
@@ -26,6 +30,7 @@ _HOMES = {
     "DjangoFencingMiddleware": "fencelock.http.django",
     "FencingMiddleware": "fencelock.http.asgi",
     "WSGIFencingMiddleware": "fencelock.http.wsgi",
+    "client": "fencelock.http.clients",
     "has_token": "fencelock._remote.current",
     "init_flask": "fencelock.http.flask",
     "init_litestar": "fencelock.http.litestar",
@@ -39,6 +44,7 @@ __all__ = [
     "DjangoFencingMiddleware",
     "FencingMiddleware",
     "WSGIFencingMiddleware",
+    "client",
     "has_token",
     "init_flask",
     "init_litestar",

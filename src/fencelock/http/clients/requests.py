@@ -1,0 +1,131 @@
+"""Sessions of requests: an adapter around each of the session's own.
+
+Promise: every request passes the adapter, those of redirects and of authentication too. The token is in the copy that
+the inner adapter sends, and in no request that the caller, its hooks or an error gets to see. Never: a request that was
+sent, sent once more by urllib3.
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.exceptions import ChunkedEncodingError, ConnectTimeout, RequestException
+from requests.utils import select_proxy
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from fencelock.errors import ConfigError
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, ThreadTurns, origin_of, split_origin
+from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
+
+
+def base_url(client: requests.Session) -> None:
+    """Return None: a session has no base URL."""
+
+
+def fenced(client: requests.Session, rules: ClientRules) -> requests.Session:
+    """Return a session that shares everything with this one but the adapters."""
+    turns = ThreadTurns()
+    other = object.__new__(type(client))
+    other.__dict__.update(client.__dict__)
+    other.adapters = OrderedDict(
+        (prefix, FencedAdapter(inner, rules, turns)) for prefix, inner in client.adapters.items()
+    )
+    return other
+
+
+class FencedAdapter(BaseAdapter):
+    """The adapter of a session of a lease."""
+
+    def __init__(self, inner: BaseAdapter, rules: ClientRules, turns: ThreadTurns) -> None:
+        super().__init__()
+        _check_retries(inner)
+        self._inner = inner
+        self._rules = rules
+        self._turns = turns
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """Send one request with the token, and return its answer if a guard has admitted it."""
+        options = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
+        with self._outgoing(request, proxies) as outgoing, self._turns.of(outgoing):
+            response = self._sent(request, outgoing, options)
+            try:
+                is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
+                if not is_problem:
+                    outgoing.check(response.status_code, response.headers.get)
+                if is_problem or not stream:
+                    self._read(response, outgoing)
+                if is_problem:
+                    outgoing.check(response.status_code, response.headers.get, response.content)
+            except BaseException:
+                response.close()
+                raise
+        return response
+
+    def close(self) -> None:
+        """Close the inner adapter."""
+        self._inner.close()
+
+    def _outgoing(self, request: requests.PreparedRequest, proxies: Any) -> Any:
+        method, url = request.method or "", request.url or ""
+        scheme, host, port = split_origin(url)
+        own = request.headers.get(KEY_FIELD)
+        key = self._rules.key_for(method, own.decode("latin-1") if isinstance(own, bytes) else own)
+        if key is not None:
+            # In the caller's request: authentication and redirects send it again, with the same key.
+            request.headers[KEY_FIELD] = key
+        path = request.path_url.partition("?")[0]
+        is_proxied = select_proxy(url, proxies) is not None
+        return self._rules.outgoing(method, origin_of(scheme, host, port), path, key, is_proxied=is_proxied)
+
+    def _sent(
+        self, request: requests.PreparedRequest, outgoing: OutgoingRequest, options: dict[str, Any]
+    ) -> requests.Response:
+        sent = request.copy()
+        sent.headers.update(outgoing.fields())
+        try:
+            response = self._inner.send(sent, stream=True, **options)
+        except RequestException as error:
+            raise outgoing.not_sent(error) if _was_not_sent(error) else outgoing.unanswered(error) from error
+        finally:
+            del sent.headers[TOKEN_FIELD]
+        response.request = request
+        # Digest authentication sends its second request by what it finds here.
+        response.connection = self  # type: ignore[assignment]
+        return response
+
+    @staticmethod
+    def _read(response: requests.Response, outgoing: OutgoingRequest) -> None:
+        try:
+            _ = response.content
+        except (ChunkedEncodingError, requests.ConnectionError) as error:
+            raise outgoing.unanswered(error) from error
+
+
+def _check_retries(adapter: BaseAdapter) -> None:
+    """Raise ConfigError if the adapter would send a request again whose answer was lost."""
+    retries = adapter.max_retries if isinstance(adapter, HTTPAdapter) else None
+    if retries is None or not retries.total:
+        return
+    if any(count is None or count for count in (retries.read, retries.status, retries.other)):
+        raise ConfigError(
+            "this session's adapter sends a request again whose answer was lost, so that nobody could tell whether it "
+            "took effect: allow it to repeat connections only, Retry(3, read=0, status=0, other=0), and repeat a "
+            "request yourself, with the idempotency_key of its error"
+        )
+
+
+def _was_not_sent(error: RequestException) -> bool:
+    """Return whether the connection was never made; adapters repeat nothing but connections."""
+    if isinstance(error, ConnectTimeout):
+        return True
+    reason = error.args[0] if error.args else None
+    return isinstance(reason, MaxRetryError) and isinstance(reason.reason, NewConnectionError)

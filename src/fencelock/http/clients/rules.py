@@ -1,0 +1,309 @@
+"""What a client of fenced services does with each request and each answer, whichever library sends it.
+
+Promise: the token goes to the origins that were named, by TLS or within this machine, and nowhere else. An answer that
+no guard has admitted is an error, and one that was lost or that something in between has written is an unknown outcome,
+which carries the request's key. Never: I/O; a sequencer in an error.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from fencelock._api.credentials import Credential
+from fencelock._remote.fields import decode_marks, encode_sealed, encode_string
+from fencelock._remote.keys import RequestKeys
+from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
+from fencelock.errors import (
+    ConfigError,
+    FencelockError,
+    GuardError,
+    OutcomeUnknownError,
+    SourceUnavailableError,
+    UnsupportedError,
+)
+from fencelock.http.fields import MARK_FIELD, REPLAYED, REPLAYED_FIELD, SEAL_PATH, SEALED_FIELD, TOKEN_FIELD
+from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "QUERY", "TRACE"})
+_PORTS = {"http": 80, "https": 443}
+_REDIRECTION, _REFUSAL, _SERVER_ERROR = 300, 400, 500
+"""The first status of each class."""
+_ABSENCE = frozenset({304, 404, 410})
+"""Answers without a body of their own that still say what the resource is, or that it is not there."""
+MAX_REDIRECTED_KEYS = 1024
+"""Unsafe requests whose redirects a client remembers; the oldest is forgotten first."""
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_REDIRECTS_TO_A_PAGE = frozenset({301, 302, 303})
+"""Answers to an unsafe request that stand for "done, see there": 307 and 308 ask for the request once more."""
+_ANY_RESOURCE = "of this service"
+
+Fields = Callable[[str], str | None]
+"""The value of an answer's field, by its name in lower case; None if the answer has none."""
+
+
+def origin_of(scheme: str, host: str, port: int | None) -> str:
+    """Return the origin of a URL, in one form: without the port that its scheme has anyway."""
+    scheme, host = scheme.lower(), host.lower().strip("[]")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}" if port in {None, _PORTS.get(scheme)} else f"{scheme}://{shown}:{port}"
+
+
+def split_origin(url: str) -> tuple[str, str, int | None]:
+    """Return the scheme, host and port of a URL; ConfigError if it is not one of HTTP."""
+    try:
+        parts = urlsplit(url)
+        found = parts.scheme.lower(), parts.hostname or "", parts.port
+    except ValueError:
+        found = "", "", None
+    if found[0] not in _PORTS or not found[1]:
+        raise ConfigError(
+            f"{url!r} does not name a service: say which ones get the token, origins=['https://reports.example'], or "
+            f"give the client a base URL"
+        )
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class ClientRules:
+    """The rules of one client of one lease. Any thread may use it."""
+
+    def __init__(
+        self, credential: Credential, urls: Iterable[str], *, is_independent: bool, allows_plain_http: bool
+    ) -> None:
+        self.credential = credential
+        self.memory = SEAL_MEMORIES.of(credential)
+        self.redirected: deque[str] = deque(maxlen=MAX_REDIRECTED_KEYS)
+        self._keys = RequestKeys(credential.sequencer)
+        self.is_independent = is_independent
+        self._allows_plain_http = allows_plain_http
+        self.origins = frozenset(map(self._checked_origin, urls))
+
+    def _checked_origin(self, url: str) -> str:
+        scheme, host, port = split_origin(url)
+        if scheme == "http" and not (self._allows_plain_http or _is_loopback(host)):
+            raise ConfigError(
+                f"{origin_of(scheme, host, port)} would get the token without TLS, and whoever reads it on the way can "
+                f"write in the lease's name: use https, or say allow_plain_http=True"
+            )
+        return origin_of(scheme, host, port)
+
+    def key_for(self, method: str, own: str | None) -> str | None:
+        """Return the key to send with a request: the caller's own, or a new one for an unsafe method."""
+        if own is not None or method.upper() in SAFE_METHODS:
+            return own
+        return encode_string(self._keys.draw())
+
+    def lost(self, method: str, url: str, key: str | None, reason: object) -> FencelockError:
+        """Return the error of a call that ended without an answer, outside of any request that was sent."""
+        return OutgoingRequest(self, method.upper(), url.partition("?")[0], "", key).unanswered(reason)
+
+    @contextmanager
+    def outgoing(
+        self, method: str, origin: str, path: str, key: str | None, *, is_proxied: bool = False
+    ) -> Iterator["OutgoingRequest"]:
+        """A block that sends one request and checks its answer. The lease's release waits for it.
+
+        Raises the lease's error if it is over, and ConfigError or GuardError if the request may not be sent.
+        """
+        outgoing = OutgoingRequest(self, method.upper(), origin, path, key)
+        outgoing.check_may_send(is_plain_proxy=is_proxied and not self._allows_plain_http)
+        block = object()
+        self.credential.enter_guarded(block)
+        try:
+            yield outgoing
+        finally:
+            self.credential.leave_guarded(block)
+
+
+class OutgoingRequest:
+    """One request on its way to a service, and what its answer means."""
+
+    def __init__(self, rules: ClientRules, method: str, origin: str, path: str, key: str | None) -> None:
+        self.origin = origin
+        self.key = key
+        self._rules = rules
+        self._request = f"{method} {origin}{path}"
+        self._is_safe = method in SAFE_METHODS
+        self._is_seal = method == "POST" and path.endswith(SEAL_PATH)
+
+    @property
+    def _follows_write(self) -> bool:
+        """True for what a library sends by itself after a write that was redirected: it keeps the key."""
+        return self.key in self._rules.redirected
+
+    def check_may_send(self, *, is_plain_proxy: bool) -> None:
+        """Raise if the token may not go to this origin, or comes there too late to be a seal (G2)."""
+        rules = self._rules
+        if self.origin not in rules.origins:
+            raise self._after_write(
+                ConfigError(
+                    f"{self._request} is not sent: the token is for {', '.join(sorted(rules.origins))} only. If a "
+                    f"redirect or an authentication named this URL, send that request by another client; if the "
+                    f"service there is meant too, name it in origins=[…]"
+                )
+            )
+        if is_plain_proxy and self.origin.startswith("http:"):
+            raise ConfigError(
+                f"{self._request} is not sent: its proxy would get the token without TLS. Take the proxy away for this "
+                f"machine's own services (NO_PROXY), or say allow_plain_http=True"
+            )
+        tenure = rules.credential.tenure
+        if tenure.has_read and not rules.is_independent and not tenure.has_opened(self._opened):
+            raise self._after_write(
+                GuardError(
+                    f"{self.origin} would be sealed after this tenure has read elsewhere: a stale write could land "
+                    f"there in between. Seal it before the first read, by POST {self.origin}{SEAL_PATH}; say "
+                    f"independent=True if nothing written to it depends on what was read elsewhere"
+                )
+            )
+
+    @property
+    def _opened(self) -> tuple[str, str]:
+        """What the tenure remembers of the whole service, beside the resources of its own guards."""
+        return self.origin, _ANY_RESOURCE
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields to add to what is sent, and to nothing that is kept; the lease's error if it is over."""
+        self._rules.credential.check_valid()
+        told = self._rules.memory.ids(self.origin)
+        token = {TOKEN_FIELD: encode_string(str(self._rules.credential.sequencer))}
+        return token | {SEALED_FIELD: encode_sealed(told)} if told else token
+
+    def is_sealed(self) -> bool:
+        """Return whether the service has told of a seal, so that requests need not wait for one another."""
+        return bool(self._rules.memory.ids(self.origin))
+
+    def may_be_problem(self, status: int, fields: Fields) -> bool:
+        """Return whether the answer's body is to be read before `check`."""
+        kind = (fields("content-type") or "").partition(";")[0].strip().lower()
+        length = fields("content-length") or "0"
+        is_short = length.isascii() and length.isdecimal() and int(length) <= MAX_PROBLEM_BYTES
+        return status >= _REFUSAL and kind == CONTENT_TYPE and is_short
+
+    def check(self, status: int, fields: Fields, body: bytes = b"") -> None:
+        """Raise what the answer means; do nothing if a guard has admitted the request, or the answer is a refusal of
+        the service's own.
+        """
+        marks = self._marks(fields)
+        if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body)) is not None:
+            self._rules.memory.remember(self.origin, marks)
+            raise self._after_write(error)
+        if status >= _SERVER_ERROR:
+            raise self.unknown(f"was answered {status}, and not by the service's fencing")
+        if self._is_seal and status >= _REDIRECTION:
+            raise UnsupportedError(f"{self._request} was answered {status}: no seal route is mounted there")
+        if self._says_what_is_there(status):
+            self._check_fenced(status, fields, marks)
+        else:
+            self._rules.memory.remember(self.origin, marks)
+        if marks:
+            self._remember_opened()
+        if marks and self.key is not None and status in _REDIRECTS:
+            self._rules.redirected.append(self.key)
+
+    def _marks(self, fields: Fields) -> tuple[RemoteMark, ...]:
+        try:
+            return decode_marks(fields(MARK_FIELD) or "")
+        except ValueError:
+            # What is not a mark proves nothing.
+            return ()
+
+    def _says_what_is_there(self, status: int) -> bool:
+        is_done = not self._is_safe and status in _REDIRECTS_TO_A_PAGE
+        return status < _REDIRECTION or status in _ABSENCE or is_done
+
+    def _check_fenced(self, status: int, fields: Fields, marks: tuple[RemoteMark, ...]) -> None:
+        if self.key is not None and fields(REPLAYED_FIELD) == REPLAYED and not marks:
+            return
+        try:
+            self._rules.memory.check_fenced(self.origin, marks)
+        except FencelockError as error:
+            error.add_note(f"{self._request} was answered {status}")
+            # The service has answered that it is done.
+            error.definite = error.definite and self._is_safe and not self._follows_write
+            raise
+
+    def _remember_opened(self) -> None:
+        tenure = self._rules.credential.tenure
+        tenure.remember((self._opened,), (self._opened,))
+        if not self._is_seal:
+            tenure.begin_reading((self._opened,))
+
+    def not_sent(self, reason: object) -> FencelockError:
+        """Return the error of a request for which no connection was made."""
+        if self._follows_write:
+            return self.unknown(f"could not be sent after a redirect ({reason})")
+        return SourceUnavailableError(f"{self._request} was not sent, for no connection was made ({reason}): try again")
+
+    def unanswered(self, reason: object) -> FencelockError:
+        """Return the error of a request whose answer did not arrive, or not whole."""
+        return self.unknown(f"has lost its answer ({type(reason).__name__}: {reason})")
+
+    def unknown(self, what: str) -> OutcomeUnknownError:
+        """Return the error of a request that may have taken effect, with its key."""
+        again = "send it again, or read what is there"
+        if self.key is not None:
+            again = (
+                "to repeat it without doing it twice, send it with the field Idempotency-Key and this error's "
+                "idempotency_key, if the service keeps keys; or read what is there"
+            )
+        error = OutcomeUnknownError(f"{self._request} {what}: it may have taken effect. {again}")
+        error.idempotency_key = self.key
+        return error
+
+    def _after_write(self, error: FencelockError) -> FencelockError:
+        """Return the error; it is not definite about a call whose unsafe request was answered by a redirect."""
+        if isinstance(error, OutcomeUnknownError):
+            error.idempotency_key = self.key
+        error.definite = error.definite and not self._follows_write
+        return error
+
+
+class ThreadTurns:
+    """Whose turn it is to make the first seal of a service, among threads.
+
+    Two requests without a seal to repeat must not be on their way at once: the later one could make a lost seal again,
+    after the earlier one was read (G9).
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.RLock] = {}
+
+    @contextmanager
+    def of(self, outgoing: OutgoingRequest) -> Iterator[None]:
+        """A block that sends the request, alone as long as the service has told of no seal."""
+        if not outgoing.is_sealed():
+            with self._locks.setdefault(outgoing.origin, threading.RLock()):
+                if not outgoing.is_sealed():
+                    yield
+                    return
+        yield
+
+
+class TaskTurns:
+    """The same among the tasks of a loop."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def of(self, outgoing: OutgoingRequest) -> AsyncIterator[None]:
+        """A block that sends the request, alone as long as the service has told of no seal."""
+        if not outgoing.is_sealed():
+            async with self._locks.setdefault(outgoing.origin, asyncio.Lock()):
+                if not outgoing.is_sealed():
+                    yield
+                    return
+        yield

@@ -1,0 +1,341 @@
+"""What a client of a lease sends with each request, and where it does not send it."""
+
+import logging
+import multiprocessing
+import threading
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+import fencelock
+from fencelock import (
+    ConfigError,
+    GuardError,
+    LeaseReleasedError,
+    OutcomeUnknownError,
+    Sequencer,
+)
+from fencelock.http.fields import SEAL_PATH
+from tests.http.clients.callers import NO_TRUST, Caller
+from tests.http.clients.conftest import Opens
+from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+
+
+def test_a_request_carries_the_sequencer_and_then_the_seals_that_were_told(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    assert caller.call("PUT", "/report", json={"a": 1}).status == 200
+    caller.call("PUT", "/report", json={"a": 1})
+    first, second = service.received
+    assert first.sequencer == lease.sequencer
+    assert first.body == second.body
+    assert (first.fields["fencing-sealed"], second.fields["fencing-sealed"]) == (None, f'"{SEAL}"')
+
+
+def test_the_clients_of_one_tenure_share_what_they_were_told(
+    opens: Opens, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    opens(lease, service.url).call("GET", "/report")
+    opens(lease.sequencer, service.url).call("GET", "/report")
+    assert service.received[1].fields["fencing-sealed"] == f'"{SEAL}"'
+
+
+def test_each_unsafe_request_has_a_key_of_its_own_and_a_safe_one_has_none(
+    opens: Opens, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    for caller in (opens(lease, service.url), opens(lease, service.url)):
+        for method in ("POST", "PUT", "PATCH", "DELETE", "GET"):
+            caller.call(method, "/report")
+    keys = [received.key for received in service.received]
+    assert keys[4] is keys[9] is None
+    assert len({key for key in keys if key}) == 8
+    assert all(key.startswith('"') and key.endswith('"') for key in keys if key)
+
+
+def test_the_callers_own_key_is_sent_as_it_is(caller: Caller, service: ScriptedService) -> None:
+    caller.call("PUT", "/report", headers={"Idempotency-Key": '"mine"'})
+    assert service.received[0].key == '"mine"'
+
+
+def test_forked_children_of_one_client_draw_different_keys(service: ScriptedService) -> None:
+    sequencer = Sequencer("source", "history", "nightly-report", 7, "0" * 32)
+    session = fencelock.http.client(sequencer, requests.Session(), origins=[service.url])
+
+    def put() -> None:
+        session.put(f"{service.url}/report")
+
+    context: Any = multiprocessing.get_context("fork")
+    for _ in range(2):
+        child = context.Process(target=put)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    put()
+    assert len({received.key for received in service.received}) == 3
+
+
+def test_a_lease_that_is_over_raises_its_own_error_and_nothing_is_sent(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    lease.release()
+    with pytest.raises(LeaseReleasedError):
+        caller.call("PUT", "/report")
+    assert not service.received
+
+
+def test_the_release_of_a_lease_waits_for_its_requests(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    """The service begins to release the lease while it has the request, and then sees that the release waits."""
+    released = threading.Event()
+    arrived = threading.Event()
+    seen: list[bool] = []
+
+    def release() -> None:
+        arrived.wait(30)
+        lease.release()
+        released.set()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+
+    def look() -> None:
+        arrived.set()
+        while lease.is_valid:
+            threading.Event().wait(0.001)
+        seen.append(released.is_set())
+
+    service.on_received = look
+    caller.call("PUT", "/report")
+    releasing.join()
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_redirect_to_another_origin_does_not_get_the_token(
+    caller: Caller, service: ScriptedService, method: str, status: int
+) -> None:
+    with ScriptedService() as other:
+        service.answers.append(Answer(status, {"location": f"{other.url}/report"}))
+        with pytest.raises(ConfigError, match=r"is not sent: the token is for http://127\.0\.0\.1:") as caught:
+            caller.call(method, "/report", follow=True)
+        assert not other.received
+    # A guard had admitted the write: the service may have done it.
+    assert caught.value.definite is (method == "GET")
+
+
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_write_that_was_only_sent_elsewhere_is_definite(
+    caller: Caller, service: ScriptedService, status: int
+) -> None:
+    service.answers.append(Answer(status, {"location": "https://reports.example/report"}, is_marked=False))
+    with pytest.raises(ConfigError, match=r"PUT https://reports\.example/report is not sent") as caught:
+        caller.call("PUT", "/report", follow=True)
+    assert caught.value.definite
+
+
+def test_a_redirect_within_the_origin_is_followed_with_the_token_and_the_same_key(
+    caller: Caller, service: ScriptedService
+) -> None:
+    service.answers.append(Answer(308, {"location": "/reports/1"}, is_marked=False))
+    assert caller.call("PUT", "/report", follow=True, json={"a": 1}).status == 200
+    first, second = service.received
+    assert (second.path, second.body, second.key) == ("/reports/1", first.body, first.key)
+    assert second.sequencer == first.sequencer
+
+
+def test_what_follows_a_write_and_fails_is_not_definite(caller: Caller, service: ScriptedService) -> None:
+    service.answers += [
+        Answer(303, {"location": "/reports/1"}),
+        problem("stale-token", 412, token="1", mark="2", resource="reports"),
+    ]
+    with pytest.raises(fencelock.StaleTokenError) as caught:
+        caller.call("POST", "/reports", follow=True)
+    assert not caught.value.definite
+
+
+def test_a_client_of_several_services_sends_the_token_to_each(opens: Opens, lease: fencelock.Lease) -> None:
+    with ScriptedService() as one, ScriptedService() as two:
+        caller = opens(lease, one.url, origins=[one.url, two.url])
+        for service in (one, two):
+            assert caller.call("POST", f"{service.url}{SEAL_PATH}").status == 200
+        for service in (one, two):
+            caller.call("PUT", f"{service.url}/report")
+        for service in (one, two):
+            assert [bool(received.fields["fencing-sealed"]) for received in service.received] == [False, True]
+
+
+def test_a_service_is_not_sealed_after_another_one_was_read(opens: Opens, lease: fencelock.Lease) -> None:
+    with ScriptedService() as one, ScriptedService() as two:
+        opens(lease, one.url).call("GET", "/report")
+        with pytest.raises(GuardError, match=SEAL_PATH):
+            opens(lease, two.url).call("PUT", "/report")
+        assert not two.received
+        opens(lease, two.url, independent=True).call("PUT", "/report")
+        assert len(two.received) == 1
+
+
+def test_a_service_is_not_sealed_after_a_guard_has_read(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    lease.tenure.begin_reading((("sqlite:///app.db", "reports"),))
+    with pytest.raises(GuardError, match="would be sealed after this tenure has read elsewhere"):
+        caller.call("PUT", "/report")
+    assert not service.received
+
+
+@pytest.mark.parametrize("url", ["http://reports.example", "http://203.0.113.7:8080"])
+def test_no_token_goes_over_plain_http_beyond_this_machine(opens: Opens, lease: fencelock.Lease, url: str) -> None:
+    with pytest.raises(ConfigError, match="without TLS"):
+        opens(lease, url)
+    opens(lease, url, allow_plain_http=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost", "http://app.localhost:80", "http://127.0.0.3", "http://[::1]:8000"]
+)
+def test_plain_http_within_this_machine_is_allowed(opens: Opens, lease: fencelock.Lease, url: str) -> None:
+    opens(lease, url)
+
+
+def test_a_client_without_a_service_is_refused(opens: Opens, lease: fencelock.Lease) -> None:
+    with pytest.raises(ConfigError, match="origins="):
+        opens(lease, "", origins=[])
+
+
+@pytest.mark.parametrize("url", ["reports.example", "ftp://reports.example", "https://", "https://[x", "https://a:b"])
+def test_what_names_no_service_is_refused(lease: fencelock.Lease, url: str) -> None:
+    with requests.Session() as session, pytest.raises(ConfigError, match="does not name a service"):
+        fencelock.http.client(lease, session, origins=[url])
+
+
+def test_what_is_no_client_is_refused(lease: fencelock.Lease) -> None:
+    with pytest.raises(ConfigError, match="not str"):
+        fencelock.http.client(lease, "https://reports.example")  # type: ignore[type-var]
+
+
+def test_the_clients_own_proxy_does_not_get_the_token_in_plain_text(lease: fencelock.Lease) -> None:
+    with ScriptedService() as proxy, ScriptedService() as service:
+        with (
+            httpx.Client(verify=NO_TRUST, base_url=service.url, proxy=proxy.url) as inner,
+            pytest.raises(ConfigError, match="proxy"),
+        ):
+            fencelock.http.client(lease, inner).put("/report")
+        with requests.Session() as session:
+            session.proxies = {"http": proxy.url}
+            with pytest.raises(ConfigError, match="proxy"):
+                fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report")
+        assert not proxy.received
+        assert not service.received
+
+
+@pytest.mark.asyncio
+async def test_a_proxy_of_aiohttp_does_not_get_the_token_in_plain_text(lease: fencelock.Lease) -> None:
+    with ScriptedService() as proxy:
+        async with aiohttp.ClientSession("http://127.0.0.1:9/", proxy=proxy.url) as inner:
+            with pytest.raises(ConfigError, match="proxy"):
+                await fencelock.http.client(lease, inner).put("/report")
+        assert not proxy.received
+
+
+def test_what_the_caller_sees_of_a_request_has_no_token(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown = caller.call("PUT", "/report", stream=True).shown
+    assert {name.lower() for name in shown} & {"fencing-token", "fencing-sealed", "idempotency-key"} == {
+        "idempotency-key"
+    }
+    secret = lease.sequencer.proof
+    assert secret not in f"{caller.raw!r}{vars(caller.raw)}{shown}{caplog.text}"
+
+
+def _shown(error: BaseException | None) -> str:
+    """Return all that an error and its causes say, with the fields of the requests that they refer to."""
+    if error is None:
+        return ""
+    fields = getattr(vars(error).get("_request") or vars(error).get("request"), "headers", {})
+    return f"{error!r} {vars(error)} {dict(fields)} {_shown(error.__cause__ or error.__context__)}"
+
+
+@pytest.mark.parametrize(
+    "answer", [LOST, Answer(502), Answer(cut_bytes=5), Answer(is_marked=False)], ids=["lost", "502", "half", "no mark"]
+)
+def test_no_error_shows_the_token(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease, answer: Answer
+) -> None:
+    service.answers.append(answer)
+    with pytest.raises(fencelock.FencelockError) as caught:
+        caller.call("PUT", "/report")
+    assert lease.sequencer.proof not in _shown(caught.value)
+
+
+def test_the_clients_own_client_stays_as_it_was(lease: fencelock.Lease, service: ScriptedService) -> None:
+    with requests.Session() as session, httpx.Client(verify=NO_TRUST, base_url=service.url) as plain:
+        fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report")
+        fencelock.http.client(lease, plain).put("/report")
+        session.put(f"{service.url}/report")
+        plain.put("/report")
+    assert [bool(received.fields["fencing-token"]) for received in service.received] == [True, True, False, False]
+
+
+def test_a_session_whose_adapter_repeats_requests_is_refused(lease: fencelock.Lease, service: ScriptedService) -> None:
+    from requests.adapters import HTTPAdapter
+    from urllib3 import Retry
+
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=3))
+        with pytest.raises(ConfigError, match="sends a request again"):
+            fencelock.http.client(lease, session, origins=[service.url])
+        session.mount("http://", HTTPAdapter(max_retries=Retry(3, read=0, status=0, other=0)))
+        assert fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report").ok
+
+
+@pytest.mark.asyncio
+async def test_aiohttp_sends_a_request_once_on_a_connection_that_the_service_closes(lease: fencelock.Lease) -> None:
+    """On its own aiohttp repeats a PUT whose kept connection ended, although the service may have done it."""
+    with ScriptedService([Answer(keeps_open=True), LOST]) as service:
+        async with fencelock.http.client(lease, aiohttp.ClientSession(f"{service.url}/")) as session:
+            await session.put("report")
+            with pytest.raises(OutcomeUnknownError):
+                await session.put("report")
+        assert len(service.received) == 2
+
+
+def test_digest_authentication_repeats_the_request_with_the_token_and_the_key(
+    lease: fencelock.Lease, service: ScriptedService
+) -> None:
+    asks = {"www-authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
+    with requests.Session() as session, httpx.Client(verify=NO_TRUST, base_url=service.url) as plain:
+        session.auth = requests.auth.HTTPDigestAuth("user", "password")
+        for put in (
+            lambda: fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report"),
+            lambda: fencelock.http.client(lease, plain).put("/report", auth=httpx.DigestAuth("user", "password")),
+        ):
+            service.received.clear()
+            service.answers.append(Answer(401, asks, is_marked=False))
+            assert put().status_code == 200
+            first, second = service.received
+            assert (first.key, first.sequencer) == (second.key, second.sequencer)
+
+
+def test_threads_wait_for_the_first_seal_of_a_service(lease: fencelock.Lease, service: ScriptedService) -> None:
+    """Two requests without a seal to repeat are never on their way at once (G9)."""
+    answered = threading.Event()
+    service.answers.append(Answer(after=answered))
+    arrived = threading.Semaphore(0)
+    service.on_received = arrived.release
+    with httpx.Client(verify=NO_TRUST, base_url=service.url) as inner:
+        client = fencelock.http.client(lease, inner)
+        threads = [threading.Thread(target=client.get, args=["/report"]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        arrived.acquire()
+        answered.set()
+        for thread in threads:
+            thread.join()
+    assert [received.fields["fencing-sealed"] for received in service.received] == [None, f'"{SEAL}"', f'"{SEAL}"']
