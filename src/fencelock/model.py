@@ -208,10 +208,11 @@ class Sequencer:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """What a source knows about one lock. `token` is the last one issued (None: none yet); times are seconds.
+    """What a source knows about one lock. `token` is the last one issued; times are seconds.
 
-    `holder` None: the lock is free. `waiters` are the holders' names in the order of the queue. ZooKeeper keeps
-    records of locks whose last token it does not know: `is_kept`.
+    `token` None: none was issued yet, or the source cannot tell: ZooKeeper knows the token of a holder alone, and
+    `is_kept` says that it has a record of a free lock. `holder` None: the lock is free. `waiters` are the holders'
+    names in the order of the queue.
     """
 
     name: str

@@ -46,7 +46,7 @@ class GuardedDatabase:
     """Django's settings."""
     native: Any
     """Opens a plain connection, in autocommit mode."""
-    refused: str = "takes writes only from the holder of its lock"
+    refused: str = "takes writes only with its newest sealed token"
     """Part of the store's error for a write without a token."""
 
     def end_other_sessions(self) -> None:

@@ -132,7 +132,7 @@ def test_doctor_names_a_missing_index_and_protect_makes_it(file: Path) -> None:
     guard.protect("reports")
     with plain(file) as connection:
         connection.execute(f"DROP INDEX {indexes(file)[0]}")
-        with pytest.raises(sqlite3.IntegrityError, match="takes writes only from the holder"):
+        with pytest.raises(sqlite3.IntegrityError, match="takes writes only with its newest"):
             connection.execute("DELETE FROM reports")
     (finding,) = guard_store(url_of(file)).examine()
     assert finding.code == "lost-protection"

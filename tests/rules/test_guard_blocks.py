@@ -122,7 +122,7 @@ def test_without_the_watch_the_file_itself_keeps_the_seal_from_being_committed(g
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
             connection.commit()
         connection.rollback()
-        with pytest.raises(sqlite3.IntegrityError, match="takes writes only from the holder"):
+        with pytest.raises(sqlite3.IntegrityError, match="takes writes only with its newest"):
             connection.execute("UPDATE reports SET value = 'after'")
 
     with pytest.raises(GuardError, match="ended inside its block"):
@@ -188,7 +188,7 @@ def test_a_new_transaction_begun_inside_the_block_can_write_nothing_protected(gu
         with suppress(sqlite3.IntegrityError):
             connection.execute("INSERT OR ROLLBACK INTO reports VALUES (1, 2)")
         connection.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.IntegrityError, match="takes writes only from the holder"):
+        with pytest.raises(sqlite3.IntegrityError, match="takes writes only with its newest"):
             connection.execute("UPDATE reports SET value = 'restarted'")
 
     with pytest.raises(GuardError, match="ended inside its block"):

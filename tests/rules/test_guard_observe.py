@@ -23,7 +23,7 @@ from tests.support.guards import (
 
 pytestmark = pytest.mark.reduced
 
-REFUSED = "takes writes only from the holder of its lock"
+REFUSED = "takes writes only with its newest sealed token"
 
 
 @pytest.fixture

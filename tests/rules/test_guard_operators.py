@@ -36,7 +36,7 @@ def is_refused(file: Path, table: str) -> bool:
         try:
             connection.execute(f"DELETE FROM {table}")
         except sqlite3.IntegrityError as error:
-            return "takes writes only from the holder" in str(error)
+            return "takes writes only with its newest" in str(error)
     return False
 
 

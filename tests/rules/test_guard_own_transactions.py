@@ -201,7 +201,7 @@ def test_outside_of_the_block_they_do_not(guard: Any, own: sqlite3.Connection) -
     own.execute("BEGIN IMMEDIATE")
     with guard.check(lease, connection=own):
         pass
-    with pytest.raises(sqlite3.IntegrityError, match="takes writes only from the holder"):
+    with pytest.raises(sqlite3.IntegrityError, match="takes writes only with its newest"):
         own.execute("UPDATE reports SET value = 'mine'")
 
 

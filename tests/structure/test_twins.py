@@ -12,6 +12,17 @@ CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard", "GuardedTransaction", "A
 TWIN_PREFIX = "Async"
 FUNCTIONS = ("connect", "guard")
 
+WITHOUT_IO = {
+    "Guard": {"check", "rebuilding", "transaction"},
+    "Lease": {"cancel_on_lost", "check_valid", "enter_guarded", "leave_guarded", "leave_inner_block", "release_soon"}
+    | {"remaining"},
+    "Lock": {"guarded", "leased"},
+    "Lost": {"is_set"},
+    "RLock": {"guarded", "leased"},
+    "Source": {"lead", "lock", "rlock"},
+}
+"""The methods of async classes that ask nothing of a store by themselves; what some return is awaited, or entered."""
+
 ASYNC_ONLY = {"Lease": {"cancel_on_lost", "without_own_cancellation"}}
 """What only a task can be asked for."""
 
@@ -53,6 +64,18 @@ def test_twins_have_equal_members(name: str) -> None:
     assert sync is not twin
     assert {"__enter__", "acquire", "release", "transaction", "is_set"} & members(sync).keys()
     assert differences(sync, twin, ASYNC_ONLY.get(name, set())) == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_asks_a_store_is_awaited(name: str) -> None:
+    twin = getattr(fencelock.aio, TWIN_PREFIX + name)
+    methods = {one: member for one, member in inspect.getmembers(twin, callable) if not one.startswith("_")}
+    awaited = {
+        one
+        for one, member in methods.items()
+        if inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+    }
+    assert methods.keys() - awaited == WITHOUT_IO.get(name, set())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -214,5 +214,6 @@ async def asynchronous() -> None:
         lock = source.rlock("nested", timeout=1)
         assert_type(await lock.acquire(), fencelock.aio.AsyncLease | None)
         await lock.release()
+        assert_type(await source.examine(), list[fencelock.Finding])
         async for info in source.locks():
             assert_type(info, fencelock.LockInfo)

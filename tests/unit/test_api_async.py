@@ -46,6 +46,14 @@ def expire(lease: fencelock.aio.AsyncLease) -> None:
     lease._record.deadline_ms = boottime_ms() - 1
 
 
+@pytest.mark.asyncio
+async def test_examining_asks_the_store_in_a_thread(
+    aio_source: fencelock.aio.AsyncSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio_source._store, "examine", lambda: [threading.get_ident()])
+    assert await aio_source.examine() != [threading.get_ident()]
+
+
 # --- the manners of the sync twins ----------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_acquire_returns_the_lease_and_release_ends_it(aio_source: fencelock.aio.AsyncSource) -> None:

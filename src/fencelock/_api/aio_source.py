@@ -29,6 +29,7 @@ from fencelock.errors import SourceError
 from fencelock.hooks import NO_HOOKS, Hooks, logger
 from fencelock.model import (
     BrokenLock,
+    Finding,
     LeaseCheck,
     LockInfo,
     SigningKey,
@@ -177,6 +178,10 @@ class AsyncSource(BaseSource):
     async def purge(self) -> int:
         """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""
         return await self._driver.run(ask_source(Purge()))
+
+    async def examine(self) -> list[Finding]:
+        """Return the problems of the source's setup that break its guarantees, as `fencelock doctor` prints them."""
+        return await self._driver.in_thread(self._store.examine)
 
     async def install(self) -> None:
         """Make the source's schema if the store has none; safe when run concurrently."""

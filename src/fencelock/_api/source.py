@@ -105,10 +105,6 @@ class BaseSource(Uncopyable):
         if attempt.claim is not None:
             keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
 
-    def examine(self) -> list[Finding]:
-        """Return the problems of the source's setup that break its guarantees, as `fencelock doctor` prints them."""
-        return self._store.examine()
-
 
 @advised(CONNECT_WORDS)
 def connect(url: Location | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
@@ -262,6 +258,10 @@ class Source(BaseSource):
     def purge(self) -> int:
         """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""
         return self._driver.run(ask_source(Purge()))
+
+    def examine(self) -> list[Finding]:
+        """Return the problems of the source's setup that break its guarantees, as `fencelock doctor` prints them."""
+        return self._store.examine()
 
     def install(self) -> None:
         """Make the source's schema if the store has none; safe when run concurrently.

@@ -113,8 +113,8 @@ class MemoryResourceSession:
         if protection is not None and not self.is_presented(protection.resource):
             if protection.mode == ask.ENFORCE:
                 raise UnfencedWriteError(
-                    f"table {table!r} belongs to resource {protection.resource!r} and takes writes only from the "
-                    f"holder of its lock: write inside `with guard.transaction(lease)`"
+                    f"table {table!r} belongs to resource {protection.resource!r} and takes writes only with its "
+                    f"newest sealed token: write inside `with guard.transaction(lease)`"
                 )
             state.observe(protection.resource, table, "update")
         state.data[table, key] = value

@@ -15,7 +15,7 @@ from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import RESOURCE, sequencer
 
-REFUSED = "takes writes only from the holder of its lock"
+REFUSED = "takes writes only with its newest sealed token"
 
 
 class PostgresDialect(SqlDialect):

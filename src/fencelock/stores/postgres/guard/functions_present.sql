@@ -246,10 +246,10 @@ CREATE FUNCTION fencelock.refuse_write(p_resource text, p_schema text, p_table t
 SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
-    RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock', p_schema, p_table, p_resource
+    RAISE 'table %.% belongs to resource % and takes writes only with its newest sealed token', p_schema, p_table, p_resource
         USING ERRCODE = 'FL001', SCHEMA = p_schema, TABLE = p_table,
             HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
-                'fencelock.present(...). fencelock marks shows which lock it is.';
+                'fencelock.present(...). fencelock marks shows its lock.';
 END
 $$;
 

@@ -257,8 +257,8 @@ def _install(marks: SQLiteMarks, resource: str, table: str, mode: str, *, highes
     row = {"highest": highest, "resource": resource, "name": table, "mode": mode}
     entry_id = marks.native.execute(SQL.add_protected, row).lastrowid
     message = (
-        f"fencelock: table {table} belongs to resource {resource} and takes writes only from the holder of its "
-        f"lock: write inside `with guard.transaction(lease)`; `fencelock marks` shows which lock it is"
+        f"fencelock: table {table} belongs to resource {resource} and takes writes only with its newest "
+        f"sealed token: write inside `with guard.transaction(lease)`; `fencelock marks` shows its lock"
     )
     for kind in KINDS:
         marks.native.execute(
