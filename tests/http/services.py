@@ -9,7 +9,7 @@ from typing import Any
 
 import fencelock
 import fencelock.http
-from fencelock import Guard
+from fencelock import Guard, GuardedTransaction
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware, has_token, init_flask, init_litestar, once
 from tests.http.wire import Service, over_asgi, over_wsgi
 from tests.support.guards import LOCK, RESOURCE, url_of, value_in, write
@@ -26,6 +26,8 @@ class Report:
         self.guard: Guard = fencelock.guard(url_of(path), resource=resource, lock=lock, independent=independent)
         self.seen: list[Mapping[str, str]] = []
         """The fields that the handler has seen, request by request."""
+        self.uncommitted: GuardedTransaction
+        """The block that `/uncommitted` leaves open."""
         self.raised: BaseException = ZeroDivisionError("the handler's own")
         """What `/raise` raises."""
 
@@ -42,7 +44,11 @@ class Report:
                 return 200, value
             case "POST", "report", value:
                 return self._add_once(int(value))
-            case "PUT", "unguarded":
+            case "PUT", ("unguarded" | "uncommitted" as route):
+                if route == "uncommitted":
+                    # It ends later, as in a dependency of a framework.
+                    self.uncommitted = self.guard.transaction(fencelock.http.sequencer())
+                    self.uncommitted.__enter__()
                 return 200, "no guard was asked"
             case _, "raise":
                 raise self.raised

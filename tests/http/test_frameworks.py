@@ -110,6 +110,13 @@ def test_a_guards_error_in_a_request_without_a_token_is_the_frameworks(service: 
         assert reply.problem is None
 
 
+def test_a_write_is_not_acknowledged_before_its_commit(service: Service, report: Report) -> None:
+    reply = service.call("PUT", "/uncommitted", HandmadeLease(5))
+    report.uncommitted.__exit__(None, None, None)
+    assert (reply.status, reply.kind) == (409, "guard-refused")
+    assert b"before its COMMIT" in reply.body
+
+
 def test_the_seal_route_seals_before_anything_is_read(service: Service, report: Report) -> None:
     """G2, across the wire."""
     reply = service.call("POST", "/.well-known/fencing/seal", HandmadeLease(5))

@@ -78,11 +78,12 @@ class RemoteTenure(Tenure):
 class CarriedSequencer(SequencerCredential):
     """A sequencer that came with a request. Guards take it wherever they take a lease, but for `close`."""
 
-    __slots__ = ("has_begun_blocks",)
+    __slots__ = ("_open_blocks", "has_begun_blocks")
     tenure: RemoteTenure
 
     def __init__(self, sequencer: Sequencer, told: Collection[str] = ()) -> None:
         super().__init__(sequencer, RemoteTenure(told))
+        self._open_blocks: set[object] = set()
         self.has_begun_blocks = False
         """True once a guarded block began after another one, which may be committed."""
 
@@ -100,8 +101,21 @@ class CarriedSequencer(SequencerCredential):
         return self.sequencer.token
 
     def enter_guarded(self, block: object) -> None:
-        """Note a block that is not the request's first."""
+        """Note a block that begins, and whether it is not the request's first."""
         self.has_begun_blocks = self.has_begun_blocks or self.tenure.has_begun_reading
+        self._open_blocks.add(block)
+
+    def leave_guarded(self, block: object) -> None:
+        """Note a block that has ended."""
+        self._open_blocks.discard(block)
+
+    def check_no_block_is_open(self) -> None:
+        """Raise GuardError inside of a guarded block: a success would be told before its COMMIT, which may fail."""
+        if self._open_blocks:
+            raise GuardError(
+                "the answer begins inside of a guarded block, before its COMMIT: end the block in the handler. A "
+                'dependency of FastAPI that yields ends after the answer, unless it is Depends(…, scope="function")'
+            )
 
     def begin_answer(self, *, is_success: bool) -> tuple[RemoteMark, ...]:
         """Return the marks to tell the client, and open no further resource."""

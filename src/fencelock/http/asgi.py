@@ -10,6 +10,7 @@ from typing import Any
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
+from fencelock.errors import FencelockError
 from fencelock.http.fields import KEY_FIELD
 from fencelock.http.frameworks import check_litestar, check_raises
 from fencelock.http.seal_route import is_seal, seal_async
@@ -79,7 +80,7 @@ class FencingMiddleware:
                 else:
                     await self._app(scope, receive, sender.send)
         except Exception as error:
-            answer = request.answer_to(error)
+            answer = request.answer_to(sender.refusal or error)
             if answer is None or sender.is_sent:
                 await sender.flush()
                 raise
@@ -102,6 +103,8 @@ class _Sender:
 
     def __init__(self, request: FencedRequest, send: Send) -> None:
         self.is_sent = False
+        self.refusal: FencelockError | None = None
+        """Why the answer may not begin: Litestar raises another error in its place."""
         self._request = request
         self._send = send
         self._held: list[Message] = []
@@ -131,7 +134,11 @@ class _Sender:
 
     def _completed(self, message: Message) -> list[tuple[bytes, bytes]]:
         given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-        return _encoded(self._request.completed(message["status"], given))
+        try:
+            return _encoded(self._request.completed(message["status"], given))
+        except FencelockError as error:
+            self.refusal = error
+            raise
 
 
 async def _send(send: Send, answer: HTTPAnswer) -> None:

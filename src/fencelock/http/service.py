@@ -74,10 +74,16 @@ class FencedRequest:
             self.refusal = error
 
     def completed(self, status: int, headers: Iterable[tuple[str, str]]) -> Headers:
-        """Return the header of an answer that begins now: with the marks, and never to be cached."""
+        """Return the header of an answer that begins now: with the marks, and never to be cached.
+
+        GuardError if it is the success of a write whose block is still open.
+        """
         if self.carried is None:
             return list(headers)
-        marks = self.carried.begin_answer(is_success=status < _CLIENT_ERROR)
+        is_success = status < _CLIENT_ERROR
+        if is_success and self.target[0] not in SAFE_METHODS:
+            self.carried.check_no_block_is_open()
+        marks = self.carried.begin_answer(is_success=is_success)
         kept = [(name, value) for name, value in headers if name.lower() not in _OURS]
         told = [(MARK_FIELD, encode_marks(marks))] if marks else []
         told += [(REPLAYED_FIELD, REPLAYED)] if self._is_replayed else []

@@ -103,8 +103,8 @@ class _Head:
         """Send the head, completed, if that has not happened yet."""
         if not self.is_sent and self._started is not None:
             status, headers = self._started
-            self.is_sent = True
             completed = self._request.completed(int(status.split(maxsplit=1)[0]), headers)
+            self.is_sent = True
             self._write = self._start_response(status, completed)
 
     def answer(self, error: Exception) -> list[bytes]:
@@ -138,14 +138,13 @@ class _Body:
         try:
             with answering(self._request):
                 self._parts = self._parts or iter(self._body)
-                part = next(self._parts)
-        except StopIteration:
+                part = next(self._parts, None)
             self._head.send()
-            raise
         except Exception as error:
             self._parts = iter(self._head.answer(error))
-            return next(self._parts)
-        self._head.send()
+            part = next(self._parts)
+        if part is None:
+            raise StopIteration
         return part
 
     def close(self) -> None:
