@@ -8,6 +8,8 @@ A ```console block is run if `<!-- run -->` stands on a line before it: each lin
 `$ ` by the shell. The lines below a command are what it prints; `…` in
 them stands for anything, and so does a line of its own for any lines.
 
+A ```console block after `<!-- service -->` calls a service: tests/languages runs it, with the service's URL in SERVICE.
+
 A page with the line `<!-- postgres -->` is run with an empty database `app` on a PostgreSQL server, which
 libpq's environment variables name: `postgresql:///app`, and `psql`, lead there.
 
@@ -34,7 +36,7 @@ _BLOCK = re.compile(
     r"^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w./-]+) -->\s*\Z")
+_MARK = re.compile(r"<!-- (?P<mark>fresh|run|service|file: [\w./-]+) -->\s*\Z")
 _FILE = "file: "
 _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 _NEEDS_MYSQL = "\n<!-- mysql -->\n"
