@@ -11,10 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psycopg
+import pytest
 
 import fencelock
-from fencelock import Sequencer
+import fencelock.http
+from fencelock import ImplausibleTokenError, SealLostError, Sequencer, StaleTokenError, WrongLockError
 from tests.languages.services import Reply, Service, build, running
 from tests.sql.postgres.fix_postgres import Database
 from tests.sql.postgres.framing import PostgresProxy
@@ -78,6 +81,14 @@ class Stage:
         """Return a client of a lease that is newer than all before it."""
         self.clients.append(Client(sequencer(len(self.clients) + 1, **changes)))
         return self.clients[-1]
+
+    def lease(self) -> Sequencer:
+        """Return the sequencer of a lease that is newer than all before it."""
+        return self.client().sequencer
+
+    def api(self, presented: Sequencer) -> httpx.Client:
+        """Return fencelock's own client of the second process."""
+        return fencelock.http.client(presented, httpx.Client(base_url=self.second.url))
 
     def written(self) -> str:
         """Return the report as the database has it."""
@@ -282,6 +293,29 @@ def end_holders(database: Database) -> bool:
     return False
 
 
+def speaks_to_the_client_in_python(stage: Stage) -> None:
+    """Each refusal becomes the error that a guard in the client's own process raises, with its numbers."""
+    old, new = stage.lease(), stage.lease()
+    with stage.api(old) as api, stage.api(new) as successor:
+        assert api.put("/report", content="old").status_code == 200
+        assert api.get("/report").text == "old"
+        assert successor.put("/report", content="new").text == "new"
+        assert successor.put("/report", content="").status_code == 409, "a refusal of the service's own is an answer"
+        with pytest.raises(StaleTokenError) as stale:
+            api.put("/report", content="late")
+        assert (stale.value.token, stale.value.mark, stale.value.resource) == (old.token, new.token, RESOURCE)
+        stage.guard.lower(old.token, reason="as a failover does that loses the seal")
+        with pytest.raises(SealLostError):
+            successor.put("/report", content="void")
+    for presented, error in [
+        (stage.client(lock="other").sequencer, WrongLockError),
+        (sequencer(2**63 - 1), ImplausibleTokenError),
+    ]:
+        with stage.api(presented) as api, pytest.raises(error):
+            api.put("/report", content="refused")
+    assert stage.written() == "new"
+
+
 def shows_no_secret(stage: Stage) -> None:
     for log in (stage.first.log, stage.second.log):
         assert not [client for client in stage.clients if client.sequencer.proof in log]
@@ -303,6 +337,7 @@ CHECKS: tuple[Check, ...] = (
     says_that_the_database_is_away,
     says_that_it_does_not_know_the_outcome,
     loses_nothing_when_frozen_anywhere,
+    speaks_to_the_client_in_python,
     shows_no_secret,
 )
 
@@ -327,6 +362,6 @@ def attack(stage: Stage, checks: Iterable[Check] = CHECKS) -> dict[str, str]:
     for check in checks:
         try:
             check(stage)
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             failed[check.__name__] = traceback.format_exc() + stage.first.log
     return failed
