@@ -1,7 +1,5 @@
 """What the protocols share: fields, faults and back, a client's memory of seals, idempotency keys."""
 
-import copy
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -191,15 +189,6 @@ def test_no_two_requests_of_a_lease_have_one_key() -> None:
     assert len(set(drawn)) == 202
     assert all(re.fullmatch(r"[0-9a-f-]{50,80}", key) for key in drawn)
     assert sequencer_of(5).proof not in drawn[0]
-
-
-def test_a_forked_child_draws_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = RequestKeys(sequencer_of(5))
-    child = copy.copy(keys)
-    child._counts = copy.copy(keys._counts)
-    drawn = keys.draw()
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert child.draw() != drawn
 
 
 # --- the request's sequencer ------------------------------------------------------------------------------------------
