@@ -18,6 +18,7 @@ from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.nats import NatsFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.programs import MissingProgramError
+from fencelock_lab.servers.rabbitmq import RabbitFleet
 from fencelock_lab.servers.redis import RedisFleet
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 from tests.support.programs import refuse
@@ -128,6 +129,12 @@ def nats_fleet(request: pytest.FixtureRequest) -> Iterator[NatsFleet]:
 def redis_fleet(request: pytest.FixtureRequest) -> Iterator[RedisFleet]:
     """Yield what makes Redis servers."""
     yield from _fleet(RedisFleet, request)
+
+
+@pytest.fixture(scope="session")
+def rabbit_fleet(request: pytest.FixtureRequest) -> Iterator[RabbitFleet]:
+    """Yield what makes RabbitMQ servers."""
+    yield from _fleet(RabbitFleet, request)
 
 
 _numbers = iter(range(1, 1_000_000))

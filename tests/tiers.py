@@ -28,7 +28,7 @@ CHECK = (
 )
 """Folders whose tests need nothing but Python."""
 
-SERVER_FIXTURES = {"postgres_fleet", "mysql_fleet", "etcd_fleet", "zookeeper_fleet", "nats_fleet", "redis_fleet"}
+SERVER_FIXTURES = {f"{kind}_fleet" for kind in ("postgres", "mysql", "etcd", "zookeeper", "nats", "redis", "rabbit")}
 """A test that uses one of these, directly or not, starts a server: it does not belong to `check`."""
 
 STAND_INS = {

@@ -1,13 +1,7 @@
 """Celery tasks that take a lock for each delivery: what is sent again, what fails, and a worker that freezes."""
 
-import os
-import re
-import signal
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +15,8 @@ import fencelock
 from fencelock.integrations.celery import one_at_a_time
 from fencelock.messages import to_headers
 from fencelock_lab.servers.redis import RedisFleet
-from tests.structure.doc_blocks import files
-from tests.support.helpers import DEADLINE_S, ROOT, freeze, wait_until
+from tests.integrations.purchases import Purchases
+from tests.support.helpers import wait_until
 
 LOST = fencelock.LeaseLostError("lost", reason="broken")
 
@@ -159,125 +153,45 @@ def test_celery_checks_the_arguments_of_a_call_without_the_lease(source: fencelo
 
 
 # --- the page's tasks, in real workers --------------------------------------------------------------------------------
-PAGE = (ROOT / "docs" / "how-to" / "fence-message-handlers.md").read_text()
-SHORT = {"TTL_S": 60.0, "RETRY_S": 0.2, "VISIBLE_S": 1, "LOOK_S": 0.2}
-CARRIER = """
-import os, time
-
-def label_for(purchase):
-    try:
-        os.close(os.open("first", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    with open("pid.new", "w") as file: file.write(str(os.getpid()))
-    os.rename("pid.new", "pid")
-    while not os.path.exists("go"): time.sleep(0.005)
-"""
-"""The first call says who it is, and waits where the test freezes it."""
-WORKER = (
-    "worker",
-    "--pool",
-    "solo",
-    "--loglevel",
-    "INFO",
-    "--without-gossip",
-    "--without-mingle",
-    "--without-heartbeat",
-)
-
-
-class Workers:
-    """The files of the page, a broker, and the workers that run the page's tasks."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder = folder
-        self._url = url
-        self._programs: list[subprocess.Popen[bytes]] = []
-        shown = {name: text for name, text in files(PAGE).items() if name in ("prepare.py", "bookings.py", "tasks.py")}
-        for name, text in (shown | {"carrier.py": CARRIER}).items():
-            (folder / name).write_text(re.sub(r"(?m)^(\w+_S) = .*$", _shortened, text))
-        subprocess.run([sys.executable, "prepare.py"], cwd=folder, check=True, timeout=DEADLINE_S)
-        self.source = fencelock.connect(f"sqlite:///{folder}/locks.db")
-        self.source.install()
-        self.plan = fencelock.guard(f"sqlite:///{folder}/app.db", resource="plan", lock="planner")
-
-    def start(self) -> None:
-        number = len(self._programs)
-        words = [sys.executable, "-m", "celery", "-A", "tasks", *WORKER, "--hostname", f"w{number}"]
-        environment = os.environ | {"BROKER_URL": self._url}
-        with self._log_of(number).open("wb") as log:
-            self._programs.append(
-                subprocess.Popen(
-                    words, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
-                )
-            )
-
-    def _log_of(self, number: int) -> Path:
-        return self.folder / f"{number}.log"
-
-    def log(self) -> str:
-        return "".join(self._log_of(number).read_text() for number in range(len(self._programs)))
-
-    def send(self, lease: fencelock.Lease, purchase: int) -> None:
-        with celery.Celery("tests", broker=self._url) as app:
-            app.send_task("tasks.book_purchase", (purchase, 10), headers=to_headers(lease))
-
-    def bookings(self) -> list[tuple[int, int]]:
-        with closing(sqlite3.connect(self.folder / "app.db", timeout=DEADLINE_S)) as connection:
-            return connection.execute("SELECT purchase, token FROM booking").fetchall()
-
-    def wait_until_all_is_acknowledged(self) -> None:
-        """Wait until the broker keeps no message: none that waits, none that is not acknowledged."""
-        with redis.Redis.from_url(self._url) as broker:
-            wait_until(lambda: not broker.llen("celery") and not broker.hlen("unacked"))
-
-    def close(self) -> None:
-        for one in self._programs:
-            with suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGKILL)
-            one.wait(DEADLINE_S)
-        self.source.close()
-        print(self.log())
-
-
-def _shortened(setting: re.Match[str]) -> str:
-    return f"{setting[1]} = {SHORT[setting[1]]}"
+WORKER = "-m celery -A tasks worker --pool solo --loglevel INFO --without-gossip --without-mingle --without-heartbeat"
 
 
 @pytest.fixture
-def workers(redis_fleet: RedisFleet, tmp_path: Path) -> Iterator[Workers]:
-    with redis_fleet.new_server() as server, closing(Workers(tmp_path, server.url)) as workers:
-        yield workers
+def purchases(tmp_path: Path) -> Iterator[Purchases]:
+    with closing(Purchases(tmp_path)) as purchases:
+        yield purchases
 
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_frozen_workers_task_is_done_once_by_another_and_a_stale_planners_fails(workers: Workers) -> None:
-    old = workers.source.lock("planner").acquire()
-    assert old is not None
-    workers.send(old, 8)
-    old.release()
-    workers.start()
-    with workers.source.lock("planner") as lease:
-        workers.plan.seal(lease)
-        # The stale planner's task comes first: it must not be the one that waits.
-        (workers.folder / "first").touch()
-        wait_until(lambda: "StaleTokenError" in workers.log())
-        (workers.folder / "first").unlink()
-        workers.send(lease, 7)
-        wait_until((workers.folder / "pid").exists)
-        pid = int((workers.folder / "pid").read_text())
-        freeze(pid, workers.folder / "locks.db", workers.folder / "app.db")
-        workers.start()
-        wait_until(lambda: "AcquireTimeoutError" in workers.log())
-        assert workers.bookings() == []
-        before = workers.source.info("purchase:7").token
-        assert before is not None
-        workers.source.break_lock("purchase:7", reason="as if it had expired")
-        wait_until(workers.bookings)
-        (workers.folder / "go").touch()
-        os.kill(pid, signal.SIGCONT)
-        workers.wait_until_all_is_acknowledged()
-    [(purchase, token)] = workers.bookings()
-    assert purchase == 7
-    assert token > before
+def test_a_frozen_workers_task_is_done_once_by_another_and_a_stale_planners_fails(
+    redis_fleet: RedisFleet, purchases: Purchases
+) -> None:
+    with redis_fleet.new_server() as server:
+
+        def start(name: str) -> None:
+            purchases.start(*WORKER.split(), "--hostname", name, BROKER_URL=server.url)
+
+        def send(lease: fencelock.Lease | fencelock.Sequencer, purchase: int) -> None:
+            with celery.Celery("tests", broker=server.url) as app:
+                app.send_task("tasks.book_purchase", (purchase, 10), headers=to_headers(lease))
+
+        send(purchases.stale_planner(), 8)
+        purchases.set_stopping(is_stopping=False)
+        with purchases.source.lock("planner") as lease:
+            purchases.plan.seal(lease)
+            start("one")
+            wait_until(lambda: "StaleTokenError" in purchases.log())
+            purchases.set_stopping(is_stopping=True)
+            send(lease, 7)
+            frozen = purchases.freeze_first()
+            start("two")
+            wait_until(lambda: "AcquireTimeoutError" in purchases.log())
+            former = purchases.end_lease(7)
+            wait_until(purchases.bookings)
+            purchases.thaw(frozen)
+        with redis.Redis.from_url(server.url) as broker:
+            wait_until(lambda: not broker.llen("celery") and not broker.hlen("unacked"))
+        [(purchase, token)] = purchases.bookings()
+        assert purchase == 7
+        assert token > former

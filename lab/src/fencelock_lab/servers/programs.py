@@ -20,6 +20,7 @@ ETCD, ETCDCTL = "etcd", "etcdctl"
 JAVA, ZOOKEEPER = "java", "/usr/share/java/zookeeper.jar"
 REDIS = "redis-server"
 NATS = "/usr/sbin/nats-server"
+RABBITMQ, EPMD = "/usr/lib/rabbitmq/bin/rabbitmq-server", "epmd"
 PGBOUNCER = "/usr/sbin/pgbouncer"
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 SETPRIV = "setpriv"
@@ -35,6 +36,8 @@ PACKAGES = {
     ZOOKEEPER: "zookeeper",
     REDIS: "redis-server",
     NATS: "nats-server",
+    RABBITMQ: "rabbitmq-server",
+    EPMD: "erlang-base",
     PGBOUNCER: "pgbouncer",
     FAKETIME: "libfaketime",
     SETPRIV: "util-linux",
