@@ -9,6 +9,7 @@ nothing about the guard's URL. Never: an id forgotten.
 
 import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -36,6 +37,34 @@ def seal_id(key: Key) -> str:
     return sha256(f"fencelock seal\0{url}\0{resource}".encode()).hexdigest()[:SEAL_ID_CHARACTERS]
 
 
+class FirstRequests:
+    """The requests of one tenure that are on their way without a seal to repeat: one for each service.
+
+    Two must not be on their way at once: the later one could make a lost seal again, after the earlier one was read.
+    Threads and tasks wait for one another.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, origin: str, own: Future[None]) -> Future[None] | None:
+        """Make this request the first one to a service; if there is one, return what it ends with."""
+        with self._lock:
+            first = self._ends.setdefault(origin, own)
+            if first.done():  # A signal handler's exception left it there.
+                first = self._ends[origin] = own
+            return None if first is own else first
+
+    def end(self, origin: str, own: Future[None]) -> None:
+        """End a request, whether it is the first one or not; an interrupted caller may repeat this."""
+        with self._lock:
+            if self._ends.get(origin) is own:
+                if not own.done():
+                    own.set_result(None)
+                del self._ends[origin]
+
+
 class SealMemory:
     """The seals that one tenure was told of, by the origin of the service.
 
@@ -43,6 +72,7 @@ class SealMemory:
     """
 
     def __init__(self, token: int) -> None:
+        self.first_requests = FirstRequests()
         self._token = token
         self._ids: dict[str, dict[str, None]] = {}
 
@@ -85,11 +115,13 @@ class SealMemories:
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Tenure, SealMemory] = WeakKeyDictionary()
-        self.renew_lock()
+        self.renew_after_fork()
 
-    def renew_lock(self) -> None:
-        """Replace the lock: another thread may have held it when this process was forked."""
+    def renew_after_fork(self) -> None:
+        """Forget what other threads of the parent held or sent when this process was forked."""
         self._lock = threading.Lock()
+        for memory in tuple(self._known.values()):
+            memory.first_requests = FirstRequests()
 
     def of(self, credential: Credential) -> SealMemory:
         """Return the memory that all clients of a tenure share, or one of them could seal what another has read."""
@@ -98,4 +130,4 @@ class SealMemories:
 
 
 SEAL_MEMORIES = SealMemories()
-at_fork(after_in_child=SEAL_MEMORIES.renew_lock)
+at_fork(after_in_child=SEAL_MEMORIES.renew_after_fork)

@@ -1,5 +1,6 @@
 """What a client of a lease sends with each request, and where it does not send it."""
 
+import asyncio
 import logging
 import multiprocessing
 import threading
@@ -22,6 +23,8 @@ from fencelock.http.fields import SEAL_PATH
 from tests.http.clients.callers import NO_TRUST, Caller
 from tests.http.clients.conftest import Opens
 from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+from tests.support.guards import HandmadeLease
+from tests.support.helpers import wait_until, wait_until_async
 
 
 def test_a_request_carries_the_sequencer_and_then_the_seals_that_were_told(
@@ -274,6 +277,11 @@ def test_no_error_shows_the_token(
     assert lease.sequencer.proof not in _shown(caught.value)
 
 
+def test_a_client_of_a_lease_is_not_made_a_client_of_another(caller: Caller, lease: fencelock.Lease) -> None:
+    with pytest.raises(ConfigError, match="already"):
+        fencelock.http.client(lease, caller.raw)
+
+
 def test_the_clients_own_client_stays_as_it_was(lease: fencelock.Lease, service: ScriptedService) -> None:
     with requests.Session() as session, httpx.Client(verify=NO_TRUST, base_url=service.url) as plain:
         fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report")
@@ -323,19 +331,43 @@ def test_digest_authentication_repeats_the_request_with_the_token_and_the_key(
             assert (first.key, first.sequencer) == (second.key, second.sequencer)
 
 
-def test_threads_wait_for_the_first_seal_of_a_service(lease: fencelock.Lease, service: ScriptedService) -> None:
+def test_threads_and_loops_wait_for_the_first_seal_of_a_service(opens: Opens, service: ScriptedService) -> None:
     """Two requests without a seal to repeat are never on their way at once (G9)."""
+    holder = HandmadeLease(7)
     answered = threading.Event()
     service.answers.append(Answer(after=answered))
-    arrived = threading.Semaphore(0)
-    service.on_received = arrived.release
-    with httpx.Client(verify=NO_TRUST, base_url=service.url) as inner:
-        client = fencelock.http.client(lease, inner)
-        threads = [threading.Thread(target=client.get, args=["/report"]) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        arrived.acquire()
-        answered.set()
-        for thread in threads:
-            thread.join()
+    callers = [opens(holder, service.url) for _ in range(3)]
+    threads = [threading.Thread(target=caller.call, args=["GET", "/report"]) for caller in callers]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: holder.open_transactions == len(threads))
+    answered.set()
+    for thread in threads:
+        thread.join()
     assert [received.fields["fencing-sealed"] for received in service.received] == [None, f'"{SEAL}"', f'"{SEAL}"']
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_is_cancelled_while_it_waits_ends_no_other_request(service: ScriptedService) -> None:
+    holder = HandmadeLease(7)
+    answered = threading.Event()
+    service.answers.append(Answer(after=answered))
+    async with httpx.AsyncClient(verify=NO_TRUST, base_url=service.url) as inner:
+        client = fencelock.http.client(holder, inner)
+        first, waiting, last = (asyncio.create_task(client.get("/report")) for _ in range(3))
+        await wait_until_async(lambda: holder.open_transactions == 3)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        answered.set()
+        assert {(await first).status_code, (await last).status_code} == {200}
+    assert len(service.received) == 2
+
+
+def test_a_first_request_that_fails_lets_the_next_one_go(caller: Caller, service: ScriptedService) -> None:
+    service.answers += [LOST, Answer(401, is_marked=False)]
+    with pytest.raises(OutcomeUnknownError):
+        caller.call("GET", "/report")
+    assert caller.call("GET", "/report").status == 401
+    assert caller.call("GET", "/report").status == 200
+    assert [received.fields["fencing-sealed"] for received in service.received] == [None] * 3

@@ -9,9 +9,11 @@ from importlib import import_module
 from typing import Protocol, TypeVar, cast
 
 from fencelock._api.credentials import LeaseLike, credential_of
-from fencelock.errors import ConfigError
+from fencelock.errors import ConfigError, MissingDependencyError
 from fencelock.http.clients.rules import ClientRules
 
+_RULES = "_fencelock_rules"
+"""The attribute of a client of a lease that keeps its rules."""
 _MODULES = {"httpx": "httpx", "httpx2": "httpx", "requests": "requests", "aiohttp": "aiohttp"}
 
 
@@ -61,16 +63,29 @@ def client(
         is_independent=independent,
         allows_plain_http=allow_plain_http,
     )
-    return cast("AnyClient", module.fenced(client, rules))
+    fenced = module.fenced(client, rules)
+    vars(fenced)[_RULES] = rules
+    return cast("AnyClient", fenced)
 
 
 def _module_of(client: object) -> _Module:
     """Return the module for the library whose client, or whose client's subclass, this is."""
+    if _RULES in getattr(client, "__dict__", ()):
+        raise ConfigError("this client carries a lease's token already: pass the one that it was made from")
     for parent in type(client).__mro__:
-        name = _MODULES.get(parent.__module__.partition(".")[0])
-        if name is not None:
-            return cast("_Module", import_module(f"fencelock.http.clients.{name}"))
+        root = parent.__module__.partition(".")[0]
+        if root in _MODULES:
+            return _loaded(root)
     raise ConfigError(
         f"a client of httpx, httpx2, requests or aiohttp is needed, not {type(client).__name__}: other libraries send "
         f"the fields by themselves"
     )
+
+
+def _loaded(library: str) -> _Module:
+    try:
+        return cast("_Module", import_module(f"fencelock.http.clients.{_MODULES[library]}"))
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"fencelock.http.client needs a newer {library} ({error}): pip install --upgrade {library}"
+        ) from error

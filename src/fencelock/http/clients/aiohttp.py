@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 from multidict import CIMultiDict
 
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, TaskTurns, origin_of
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of
 from fencelock.http.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
@@ -47,12 +47,11 @@ class FencingHop:
 
     def __init__(self, rules: ClientRules) -> None:
         self.rules = rules
-        self._turns = TaskTurns()
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send one request with the token, and return its answer if a guard has admitted it."""
         with self._outgoing(request) as outgoing:
-            async with self._turns.of(outgoing):
+            async with outgoing.in_async_turn():
                 response = await self._sent(request, handler, outgoing)
                 response.outgoing = outgoing  # type: ignore[attr-defined]
                 try:

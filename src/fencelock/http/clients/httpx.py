@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, TaskTurns, ThreadTurns, origin_of
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 
 if TYPE_CHECKING:
@@ -27,14 +27,13 @@ def fenced(client: "AnyHttpx", rules: ClientRules) -> object:
     """Return a client that shares everything with this one but the transports."""
     library = _library_of(client)
     is_async = isinstance(client, library.AsyncClient)
-    turns: Any = TaskTurns() if is_async else ThreadTurns()
     wrapper = AsyncFencedTransport if is_async else FencedTransport
     other = object.__new__(type(client))
     other.__dict__.update(client.__dict__)
     # There is no public way to change the transports of a client. OpenTelemetry and others do it in this way.
-    other._transport = wrapper(client._transport, rules, library, turns)  # type: ignore[assignment]  # noqa: SLF001
+    other._transport = wrapper(client._transport, rules, library)  # type: ignore[assignment]  # noqa: SLF001
     other._mounts = {  # type: ignore[assignment]
-        pattern: None if inner is None else wrapper(inner, rules, library, turns)
+        pattern: None if inner is None else wrapper(inner, rules, library)
         for pattern, inner in client._mounts.items()  # noqa: SLF001
     }
     return other
@@ -49,11 +48,10 @@ def _library_of(client: object) -> Any:
 class BaseFencedTransport:
     """What the transports of both kinds share: the request that is sent, and which errors mean that none was."""
 
-    def __init__(self, inner: Any, rules: ClientRules, library: Any, turns: Any) -> None:
+    def __init__(self, inner: Any, rules: ClientRules, library: Any) -> None:
         self._inner = inner
         self._rules = rules
         self._library = library
-        self._turns = turns
         is_own = type(inner) in {library.HTTPTransport, library.AsyncHTTPTransport}
         # A transport that others made may have sent the request before, and lost the answer.
         self._not_sent = (library.ConnectError, library.ConnectTimeout, library.PoolTimeout) if is_own else ()
@@ -99,7 +97,7 @@ class FencedTransport(BaseFencedTransport):
 
     def handle_request(self, request: "httpx.Request") -> "httpx.Response":
         """Send one request with the token, and return its answer if a guard has admitted it."""
-        with self._outgoing(request) as outgoing, self._turns.of(outgoing):
+        with self._outgoing(request) as outgoing, outgoing.in_turn():
             response = self._sent(request, outgoing)
             stream = response.stream = _stream_classes(self._library)[0](response.stream, outgoing, self._library)
             try:
@@ -141,7 +139,7 @@ class AsyncFencedTransport(BaseFencedTransport):
     async def handle_async_request(self, request: "httpx.Request") -> "httpx.Response":
         """Send one request with the token, and return its answer if a guard has admitted it."""
         with self._outgoing(request) as outgoing:
-            async with self._turns.of(outgoing):
+            async with outgoing.in_async_turn():
                 response = await self._sent(request, outgoing)
                 stream = response.stream = _stream_classes(self._library)[1](response.stream, outgoing, self._library)
                 try:

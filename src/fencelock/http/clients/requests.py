@@ -15,7 +15,7 @@ from requests.utils import select_proxy
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from fencelock.errors import ConfigError
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, ThreadTurns, origin_of, split_origin
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, split_origin
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 
 
@@ -25,24 +25,20 @@ def base_url(client: requests.Session) -> None:
 
 def fenced(client: requests.Session, rules: ClientRules) -> requests.Session:
     """Return a session that shares everything with this one but the adapters."""
-    turns = ThreadTurns()
     other = object.__new__(type(client))
     other.__dict__.update(client.__dict__)
-    other.adapters = OrderedDict(
-        (prefix, FencedAdapter(inner, rules, turns)) for prefix, inner in client.adapters.items()
-    )
+    other.adapters = OrderedDict((prefix, FencedAdapter(inner, rules)) for prefix, inner in client.adapters.items())
     return other
 
 
 class FencedAdapter(BaseAdapter):
     """The adapter of a session of a lease."""
 
-    def __init__(self, inner: BaseAdapter, rules: ClientRules, turns: ThreadTurns) -> None:
+    def __init__(self, inner: BaseAdapter, rules: ClientRules) -> None:
         super().__init__()
         _check_retries(inner)
         self._inner = inner
         self._rules = rules
-        self._turns = turns
 
     def send(
         self,
@@ -55,7 +51,7 @@ class FencedAdapter(BaseAdapter):
     ) -> requests.Response:
         """Send one request with the token, and return its answer if a guard has admitted it."""
         options = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-        with self._outgoing(request, proxies) as outgoing, self._turns.of(outgoing):
+        with self._outgoing(request, proxies) as outgoing, outgoing.in_turn():
             response = self._sent(request, outgoing, options)
             try:
                 is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)

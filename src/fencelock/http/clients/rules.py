@@ -6,9 +6,9 @@ which carries the request's key. Never: I/O; a sequencer in an error.
 """
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -133,6 +133,7 @@ class OutgoingRequest:
     def __init__(self, rules: ClientRules, method: str, origin: str, path: str, key: str | None) -> None:
         self.origin = origin
         self.key = key
+        self._end: Future[None] = Future()
         self._rules = rules
         self._request = f"{method} {origin}{path}"
         self._is_safe = method in SAFE_METHODS
@@ -181,9 +182,32 @@ class OutgoingRequest:
         token = {TOKEN_FIELD: encode_string(str(self._rules.credential.sequencer))}
         return token | {SEALED_FIELD: encode_sealed(told)} if told else token
 
-    def is_sealed(self) -> bool:
-        """Return whether the service has told of a seal, so that requests need not wait for one another."""
-        return bool(self._rules.memory.ids(self.origin))
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """A block that sends the request: alone, as long as the service has told of no seal."""
+        try:
+            for other in self._others():
+                other.result()
+            yield
+        finally:
+            self._rules.memory.first_requests.end(self.origin, self._end)
+
+    @asynccontextmanager
+    async def in_async_turn(self) -> AsyncIterator[None]:
+        """The same among the tasks of a loop."""
+        try:
+            for other in self._others():
+                # A task that is cancelled must not end the other request for everybody.
+                await asyncio.shield(asyncio.wrap_future(other))
+            yield
+        finally:
+            self._rules.memory.first_requests.end(self.origin, self._end)
+
+    def _others(self) -> Iterator[Future[None]]:
+        """Yield each request to wait for."""
+        memory = self._rules.memory
+        while not memory.ids(self.origin) and (other := memory.first_requests.take(self.origin, self._end)) is not None:
+            yield other
 
     def may_be_problem(self, status: int, fields: Fields) -> bool:
         """Return whether the answer's body is to be read before `check`."""
@@ -269,41 +293,3 @@ class OutgoingRequest:
             error.idempotency_key = self.key
         error.definite = error.definite and not self._follows_write
         return error
-
-
-class ThreadTurns:
-    """Whose turn it is to make the first seal of a service, among threads.
-
-    Two requests without a seal to repeat must not be on their way at once: the later one could make a lost seal again,
-    after the earlier one was read (G9).
-    """
-
-    def __init__(self) -> None:
-        self._locks: dict[str, threading.RLock] = {}
-
-    @contextmanager
-    def of(self, outgoing: OutgoingRequest) -> Iterator[None]:
-        """A block that sends the request, alone as long as the service has told of no seal."""
-        if not outgoing.is_sealed():
-            with self._locks.setdefault(outgoing.origin, threading.RLock()):
-                if not outgoing.is_sealed():
-                    yield
-                    return
-        yield
-
-
-class TaskTurns:
-    """The same among the tasks of a loop."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-
-    @asynccontextmanager
-    async def of(self, outgoing: OutgoingRequest) -> AsyncIterator[None]:
-        """A block that sends the request, alone as long as the service has told of no seal."""
-        if not outgoing.is_sealed():
-            async with self._locks.setdefault(outgoing.origin, asyncio.Lock()):
-                if not outgoing.is_sealed():
-                    yield
-                    return
-        yield
