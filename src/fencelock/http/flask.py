@@ -16,7 +16,9 @@ from fencelock.http.wsgi import WSGIFencingMiddleware
 class FlaskLike(Protocol):
     """What is asked of a Flask application."""
 
-    wsgi_app: Any
+    @property
+    def wsgi_app(self) -> Any:
+        """The WSGI application inside, which middleware replaces."""
 
     def register_error_handler(self, code_or_exception: Any, f: Any) -> None:
         """Have `f` answer an error of this class."""
@@ -30,7 +32,8 @@ def init_flask(
     The arguments are those of `FencingMiddleware`. Call it once, before the application answers.
     """
     app.register_error_handler(FencelockError, _answer)
-    app.wsgi_app = WSGIFencingMiddleware(app.wsgi_app, lock=lock, required=required, guards=guards)
+    replaced: Any = app  # Flask's own way of adding middleware assigns to what is typed as a method.
+    replaced.wsgi_app = WSGIFencingMiddleware(app.wsgi_app, lock=lock, required=required, guards=guards)
 
 
 def _answer(error: FencelockError) -> tuple[bytes, int, list[tuple[str, str]]]:
