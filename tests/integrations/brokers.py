@@ -41,7 +41,7 @@ def amount_in(connection):
 PRODUCER = """
 async def publish(text, headers):
     client = await nats.connect(NATS_URL)
-    await client.jetstream().publish(STREAM, text.encode(), headers=headers, stream=STREAM)
+    await client.jetstream(timeout=30).publish(STREAM, text.encode(), headers=headers, stream=STREAM)
     await client.close()
 
 def produce(sold):
@@ -56,7 +56,7 @@ def produce(sold):
 CONSUMER = """
 async def consume():
     client = await nats.connect(NATS_URL)
-    pull = await client.jetstream().pull_subscribe_bind(durable="workers", stream=STREAM)
+    pull = await client.jetstream(timeout=30).pull_subscribe_bind(durable="workers", stream=STREAM)
     (message,) = await pull.fetch(1, timeout=30)
     try:
         handle(message)
@@ -99,7 +99,7 @@ class Traffic:
         async def answer() -> Value:
             client = await nats.connect(self._url)
             try:
-                return await question(client.jetstream())
+                return await question(client.jetstream(timeout=30))
             finally:
                 await client.close()
 

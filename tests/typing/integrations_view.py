@@ -1,6 +1,6 @@
 """The adapters as a user's type checker sees them: checked by mypy --strict, never run."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -8,7 +8,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 import fencelock
 import fencelock.aio
+from fencelock.integrations.celery import one_at_a_time
 from fencelock.integrations.sqlalchemy import fenced
+from fencelock.messages import from_headers, to_headers
 
 
 def with_sqlalchemy(
@@ -40,3 +42,22 @@ async def with_asynchronous_sqlalchemy(
 def with_wrong_arguments(session: Session, lease: fencelock.Lease) -> None:
     fenced("sqlite:///app.db", lease, resource="reports")  # type: ignore[call-overload]
     fenced(session, lease, resource=1)  # type: ignore[call-overload]
+
+
+def with_messages(lease: fencelock.Lease, other: fencelock.aio.AsyncLease, guard: fencelock.Guard) -> None:
+    assert_type(to_headers(lease), dict[str, str])
+    to_headers(other)
+    pairs: list[tuple[str, bytes]] = []
+    for sequencer in (from_headers({"Fencing-Token": "fl2"}), from_headers(pairs), from_headers(None)):
+        assert_type(sequencer.token, int)
+        with guard.transaction(sequencer):
+            pass
+
+
+def with_celery(source: fencelock.Source) -> None:
+    @one_at_a_time(source, lambda number: f"order/{number}", ttl=30.0)
+    def ship(task: Any, lease: fencelock.Lease, number: int) -> int:
+        return lease.token + number
+
+    ship(object(), 7)
+    ship(object())  # type: ignore[call-arg]
