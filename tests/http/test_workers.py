@@ -16,7 +16,7 @@ from fencelock import GuardError, SealLostError, StaleTokenError
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
 from tests.http.services import Report, bare_asgi, bare_wsgi
 from tests.http.wire import Reply, Service, over_asgi, over_wsgi
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, url_of, value_in
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, plain, url_of, value_in
 
 Workers = Callable[[], Service]
 
@@ -174,3 +174,61 @@ def test_a_write_that_arrives_twice_without_a_key_is_written_twice(file: Path, w
     worker().call("PUT", "/report/2", b, sealed)
     assert worker().call("PUT", "/report/1", b, sealed).status == 200
     assert value_in(file) == 1
+
+
+# --- other ways to use a guard ----------------------------------------------------------------------------------------
+def test_observe_mode_lets_a_stale_request_pass_and_names_no_mark(file: Path, worker: Workers) -> None:
+    """G6: nothing admitted it, so that the client cannot take it for fenced."""
+    report = Report(file)
+    report.guard.protect(RESOURCE, mode="observe")
+    assert len(worker().call("PUT", "/report/1", HandmadeLease(43)).marks) == 1
+    reply = worker().call("PUT", "/report/2", HandmadeLease(42))
+    assert (reply.status, reply.marks) == (200, ())
+    assert value_in(file) == 2
+
+
+def test_a_handlers_own_transaction_is_fenced_and_tells_its_mark(file: Path) -> None:
+    class OwnTransaction(Report):
+        def answer(self, method: str, path: str, fields: Any) -> tuple[int, str]:
+            del method, path, fields
+            carried = fencelock.http.sequencer()
+            self.guard.seal(carried)
+            with plain(self.path) as connection:
+                connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("BEGIN IMMEDIATE")
+                with self.guard.check(carried, connection=connection):
+                    connection.execute(f"UPDATE {RESOURCE} SET value = value + 1 WHERE id = 1")
+                connection.execute("COMMIT")
+            return 200, "ok"
+
+    report = OwnTransaction(file)
+    report.guard.protect(RESOURCE)
+    first = start_worker("asgi", report).call("PUT", "/", HandmadeLease(43))
+    assert (first.status, len(first.marks)) == (200, 1)
+    assert start_worker("wsgi", report).call("PUT", "/", HandmadeLease(43), first.seals).marks == first.marks
+    assert start_worker("asgi", report).call("PUT", "/", HandmadeLease(42)).kind == "stale-token"
+    assert value_in(file) == 2
+
+
+def test_an_adapter_takes_the_requests_sequencer(file: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    from fencelock.integrations.sqlalchemy import fenced
+
+    engine = create_engine(url_of(file))
+
+    class WithSQLAlchemy(Report):
+        def answer(self, method: str, path: str, fields: Any) -> tuple[int, str]:
+            del method, path, fields
+            with engine.connect() as connection, fenced(connection, fencelock.http.sequencer(), guard=self.guard):
+                connection.execute(text(f"UPDATE {RESOURCE} SET value = value + 1 WHERE id = 1"))
+            return 200, "ok"
+
+    report = WithSQLAlchemy(file)
+    report.guard.protect(RESOURCE)
+    first = start_worker("asgi", report).call("PUT", "/", HandmadeLease(43))
+    assert (first.status, len(first.marks)) == (200, 1)
+    assert start_worker("asgi", report).call("PUT", "/", HandmadeLease(43), first.seals).status == 200
+    assert start_worker("wsgi", report).call("PUT", "/", HandmadeLease(42)).kind == "stale-token"
+    assert value_in(file) == 2
+    engine.dispose()
