@@ -6,6 +6,7 @@ The lock is in a SQLite file: what these tests are about is the store that keeps
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ class Mailer:
     def release(self, lease: Any) -> None:
         self._wait(lease.release())
 
-    def dispatch(self, lease: Any, key: str = KEY, *, need: float = 1.0, **named: Any) -> AbstractContextManager[Any]:
+    def dispatch(
+        self, lease: Any, key: str = KEY, *, need: float | timedelta = 1.0, **named: Any
+    ) -> AbstractContextManager[Any]:
         if self._runner is None:
             return fencelock.dispatch(lease, self.guard(), key=key, need=need, **named)
         block = fencelock.aio.dispatch(lease, self.guard(), key=key, need=need, **named)
@@ -221,7 +224,9 @@ class Effects:
         for guard, given in wrong:
             with pytest.raises(ConfigError):
                 fencelock.dispatch(given, guard, key=KEY, need=1)
-        needs: list[Any] = [-1, float("nan"), "10", True]
+        needs: list[Any] = [-1, timedelta(seconds=-1), float("nan"), "10", True]
         for need in needs:
             with pytest.raises(ConfigError, match="need is the seconds"):
                 mailer.dispatch(lease, need=need)
+        with mailer.dispatch(lease, need=timedelta(seconds=1)):
+            pass

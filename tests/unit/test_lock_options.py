@@ -124,6 +124,11 @@ def test_what_threading_refuses_as_type_error_is_a_config_error(timeout: Any) ->
         waiting(True, timeout, None)
 
 
+def test_a_flag_is_no_number_of_seconds() -> None:
+    with pytest.raises(ConfigError, match="number of seconds, or None to wait without a bound; not True"):
+        waiting(True, True, None)
+
+
 @pytest.mark.parametrize("timeout", [threading.TIMEOUT_MAX * 2, math.inf, 1e300])
 def test_what_threading_refuses_as_overflow_is_one_here(timeout: float) -> None:
     with pytest.raises(OverflowError):

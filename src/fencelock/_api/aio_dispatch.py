@@ -11,6 +11,7 @@ from typing import Self
 from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.aio_lease import AsyncLease
 from fencelock._api.dispatch import BaseDispatch, Result
+from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
 from fencelock._api.guard_core import check_free
 from fencelock._drivers.uncancelled import wait_to_the_end
@@ -20,7 +21,7 @@ from fencelock.protocol.guard_requests import GuardFlow
 class AsyncDispatch(BaseDispatch):
     """The `async with` block of one effect; `fencelock.aio.dispatch(…)` makes one."""
 
-    def __init__(self, lease: AsyncLease, guard: AsyncGuard, key: str, need: float, may_repeat: bool) -> None:
+    def __init__(self, lease: AsyncLease, guard: AsyncGuard, key: str, need: Duration, may_repeat: bool) -> None:
         super().__init__(lease, guard, key, need, may_repeat)
         self._holder = lease
         self._executor = executor_for(self._core)
@@ -48,6 +49,8 @@ class AsyncDispatch(BaseDispatch):
             return await wait_to_the_end(asyncio.ensure_future(self._executor.run(flow)))
 
 
-def dispatch(lease: AsyncLease, guard: AsyncGuard, *, key: str, need: float, may_repeat: bool = False) -> AsyncDispatch:
+def dispatch(
+    lease: AsyncLease, guard: AsyncGuard, *, key: str, need: Duration, may_repeat: bool = False
+) -> AsyncDispatch:
     """Return the `async with` block of an effect that nothing can fence. As `fencelock.dispatch`."""
     return AsyncDispatch(lease, guard, key, need, may_repeat)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from fencelock._api.base_guard import BaseGuard, core_of
+from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock._api.guard import Guard
 from fencelock._api.guard_core import check_free
 from fencelock._api.lease import BaseLease, Lease
@@ -26,18 +27,18 @@ Result = TypeVar("Result")
 class BaseDispatch(UncopyableBlock):
     """What the two kinds of block share: the checks, and the flows."""
 
-    def __init__(self, lease: BaseLease, guard: BaseGuard, key: str, need: float, may_repeat: bool) -> None:
+    def __init__(self, lease: BaseLease, guard: BaseGuard, key: str, need: Duration, may_repeat: bool) -> None:
         if not isinstance(lease, BaseLease):
             raise ConfigError(f"dispatch takes a lease, as lock.acquire() returns, not {type(lease).__name__}")
         self._once = Once(key)
-        seconds: object = need  # From untyped code it may be anything; `not … >= 0` is true of NaN.
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        need_s: float = in_seconds(need)
+        if not is_number(need_s) or not need_s >= 0:  # Written so that it is true of NaN.
             raise ConfigError(f"need is the seconds that the effect takes at most, 0 or more; not {need!r}")
         self._core = core_of(guard)
         if len(guard.resources) != 1:
             raise ConfigError(f"the intent belongs to one resource, and this guard has {len(guard.resources)}")
         self._lease = lease
-        self._need = need
+        self._need_s = need_s
         self._may_repeat = may_repeat
 
     @property
@@ -61,13 +62,13 @@ class BaseDispatch(UncopyableBlock):
                 f"{self.key!r} was begun. Acquire the lock again",
                 reason="the source said so before an effect",
             )
-        if found.remaining < self._need:
+        if found.remaining < self._need_s:
             raise self._too_late(found.remaining)
 
     def _is_to_take_back(self, begun: Begun) -> bool:
         """Return whether too little time is left, so that the intent is to be taken back."""
         remaining = self._lease.remaining()
-        if remaining > 0 and remaining >= self._need:
+        if remaining > 0 and remaining >= self._need_s:
             return False
         if begun.was_in_doubt:
             # `may_repeat` has replaced an earlier intent, whose effect may have happened: it must not be forgotten.
@@ -77,7 +78,7 @@ class BaseDispatch(UncopyableBlock):
     def _too_late(self, remaining: float) -> LeaseExpiredError:
         return LeaseExpiredError(
             f"lock {self._lease.lock!r}: {remaining:.1f} s of the lease are left, and {self.key!r} needs "
-            f"{self._need:g}: nothing of it was begun. Take a longer ttl: at least three times that"
+            f"{self._need_s:g}: nothing of it was begun. Take a longer ttl: at least three times that"
         )
 
     # --- the flows ----------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class BaseDispatch(UncopyableBlock):
 class Dispatch(BaseDispatch):
     """The block of one effect; `fencelock.dispatch(…)` makes one. Set `result` inside it."""
 
-    def __init__(self, lease: Lease, guard: Guard, key: str, need: float, may_repeat: bool) -> None:
+    def __init__(self, lease: Lease, guard: Guard, key: str, need: Duration, may_repeat: bool) -> None:
         super().__init__(lease, guard, key, need, may_repeat)
         self._holder = lease
 
@@ -126,7 +127,7 @@ class Dispatch(BaseDispatch):
             return self._core.run(flow)
 
 
-def dispatch(lease: Lease, guard: Guard, *, key: str, need: float, may_repeat: bool = False) -> Dispatch:
+def dispatch(lease: Lease, guard: Guard, *, key: str, need: Duration, may_repeat: bool = False) -> Dispatch:
     """Return the block of an effect that nothing can fence: `with fencelock.dispatch(lease, guard, key=…, need=…)`.
 
     Entering asks the source whether the lease still holds the lock for `need` more seconds, and writes an intent under

@@ -108,7 +108,7 @@ def waiting(blocking: bool, timeout: Duration | None, default_ms: int | None) ->
 def check_timeout(timeout: object) -> float | None:
     """Return the timeout in seconds, or None to wait without a bound; ConfigError for anything else."""
     timeout_s: float | None = in_seconds(timeout)
-    if timeout_s is not None and not isinstance(timeout_s, int | float):
+    if timeout_s is not None and not is_number(timeout_s):
         raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
     return timeout_s
 

@@ -68,7 +68,7 @@ def marks(
     if raise_to is not None:
         _raise_all(url, seen, resource, read_source(raise_to), str(reason), implausible=implausible)
     if resource is not None:
-        check_known(url, seen, resource)
+        check_has_mark(url, seen, resource)
     seen = inspect_resources(url, resource)
     floors = [{"source_id": floor.source_id, "token": token_text(floor.token)} for floor in seen.floors]
     emit({"resources": marks_as_json(seen), "floors": floors}, as_json, _marks_as_text(url, seen))
@@ -134,7 +134,7 @@ def _floor_in(seen: ResourceReport, source_id: str) -> int:
     return dict(seen.floors).get(source_id, 0)
 
 
-def check_known(url: str, seen: ResourceReport, resource: str) -> None:
+def check_has_mark(url: str, seen: ResourceReport, resource: str) -> None:
     """Raise GuardError unless there is a mark of the resource."""
     if not seen.marks:
         raise fencelock.GuardError(
@@ -145,7 +145,7 @@ def check_known(url: str, seen: ResourceReport, resource: str) -> None:
 
 def guard_of(url: str, seen: ResourceReport, resource: str, lock: str | None = None) -> fencelock.Guard:
     """Return a guard of the resource, for this lock or the one that it is bound to."""
-    check_known(url, seen, resource)
+    check_has_mark(url, seen, resource)
     bound = next(mark.lock for mark in seen.marks if mark.resource == resource)
     return fencelock.guard(url, resource=resource, lock=bound if lock is None else lock)
 

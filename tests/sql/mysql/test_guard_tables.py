@@ -13,8 +13,8 @@ from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableErro
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.guard import connection as guard_connection
 from fencelock.stores.mysql.guard import store as guard_store
-from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
+from fencelock.stores.mysql.guard.trips import SeparateConnection
 from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.sql.dialect import run
 from tests.sql.guarded import TABLE, Guarded, Step, write

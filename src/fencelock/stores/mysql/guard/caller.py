@@ -11,8 +11,9 @@ from fencelock.errors import FencelockError, GuardError
 from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
-from fencelock.stores.mysql.guard.codec import MaskedTrip, MySQLCallerCodec, text_of
+from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
 from fencelock.stores.mysql.guard.errors import map_block_error, map_request_error
+from fencelock.stores.mysql.guard.trips import MaskedTrip, text_of
 from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
     BlockingCallerConnection,

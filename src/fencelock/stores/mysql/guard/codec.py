@@ -7,7 +7,7 @@ trips, opening a guarded transaction one, ending it one. Never makes a decision 
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from fencelock.model import Sequencer
@@ -24,6 +24,7 @@ from fencelock.stores.mysql.guard.answers import (
 from fencelock.stores.mysql.guard.effects import MySQLEffectsCodec
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.mysql.guard.purging import MySQLPurgingCodec, floors_in
+from fencelock.stores.mysql.guard.trips import SeparateConnection, Trip, Trips
 from fencelock.stores.sql.guard import UNKNOWN_MS, check_guard_schema
 from fencelock.stores.statements import statements
 
@@ -31,30 +32,6 @@ SQL = statements(__package__, "guard.sql")
 BRIEF_S = 5
 """The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
 _MS_PER_S = 1000
-
-
-class SeparateConnection(NamedTuple):
-    """A statement for a second connection: DDL would commit the transaction of the first."""
-
-    text: str
-
-
-MaskedTrip = str | Callable[[int | None], str]
-"""A statement, or what makes it for the connection of a number, for which it masks claims and proofs."""
-Trip = MaskedTrip | SeparateConnection
-Trips = Generator[Trip, list[Rows], Any]
-
-
-def text_of(trip: MaskedTrip, native: Any) -> str:
-    """Return the statement of a round trip over a client library's connection."""
-    if isinstance(trip, str):
-        return trip
-    number = getattr(native, "thread_id", None)
-    if number is None:
-        number = getattr(native, "connection_id", None)
-    if callable(number):
-        number = number()
-    return trip(number if isinstance(number, int) else None)
 
 
 class Unwritten(NamedTuple):

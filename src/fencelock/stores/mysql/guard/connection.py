@@ -21,11 +21,12 @@ from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, results, results_async
 from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
-from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection, Trip, text_of
+from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec
 from fencelock.stores.mysql.guard.errors import (
     map_block_error,
     map_request_error,
 )
+from fencelock.stores.mysql.guard.trips import SeparateConnection, Trip, text_of
 from fencelock.stores.sql.guard import (
     AsyncioGuardConnection,
     BlockingGuardConnection,

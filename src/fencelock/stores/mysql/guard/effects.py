@@ -10,7 +10,8 @@ from typing import ClassVar
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text
 from fencelock.stores.mysql.guard.errors import CONFLICTS, read_report
-from fencelock.stores.mysql.guard.rights import SQL, Trips
+from fencelock.stores.mysql.guard.rights import SQL
+from fencelock.stores.mysql.guard.trips import Trips
 from fencelock.stores.sql.guard import GuardCodecBase, begun_meanwhile
 
 _MS_PER_S = 1000

@@ -13,8 +13,9 @@ from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.mysql.guard.caller import MySQLCallerMapping, cursor_results
-from fencelock.stores.mysql.guard.codec import SQL, MaskedTrip, MySQLCallerCodec, text_of
+from fencelock.stores.mysql.guard.codec import SQL, MySQLCallerCodec
 from fencelock.stores.mysql.guard.errors import map_refusal
+from fencelock.stores.mysql.guard.trips import MaskedTrip, text_of
 from fencelock.stores.sql.guard import BlockingCallerConnection
 
 

@@ -25,7 +25,7 @@ TRIGGERS = statements(__package__, "triggers.sql")
 KINDS = ("insert", "update", "delete")
 MODES = ("enforce", "observe")
 OUR_PREFIX = "fencelock_"
-Trips = Generator[str, list[Rows], Any]
+Statements = Generator[str, list[Rows], Any]
 """Yields the statement of one round trip, and is sent the rows of each of its results."""
 _PART = r"(`(?:[^`]|``)+`|[^`.]+)"
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
@@ -96,7 +96,7 @@ class Protector:
         self.afterwards: list[str] = []
         self.undoing: list[str] = []
 
-    def protect(self, resource: str, names: tuple[str, ...], mode: str) -> Trips:
+    def protect(self, resource: str, names: tuple[str, ...], mode: str) -> Statements:
         """Create the triggers of each table; return the tables whose mode changes, as they were before."""
         tables = yield from self._tables(names)
         changed = []
@@ -113,7 +113,7 @@ class Protector:
                 changed.append(Protection(protection.table, resource, other))
         return Protected(tuple(changed))
 
-    def unprotect(self, resource: str, names: tuple[str, ...]) -> Trips:
+    def unprotect(self, resource: str, names: tuple[str, ...]) -> Statements:
         """Drop the triggers of these tables of the resource, or of all its tables."""
         rows = (yield self._fill(SQL.show_triggers, resource=resource))[0]
         entries = {entry.table or entry.name: entry for entry in entries_in(rows)}
@@ -160,7 +160,7 @@ class Protector:
         self.afterwards.append(self._fill(SQL.change_protection, id=number, table=table, mode=mode))
         return MySQLProtectionEntry(number, resource, table, None, {})
 
-    def _create(self, before: MySQLProtectionEntry, table: str, mode: str) -> Trips:
+    def _create(self, before: MySQLProtectionEntry, table: str, mode: str) -> Statements:
         """Create the triggers of a mode. Those of the other mode are dropped afterwards, or these if it is undone."""
         other = before.other_than(mode)
         for kind in KINDS:

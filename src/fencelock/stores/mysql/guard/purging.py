@@ -10,7 +10,8 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.wire import Rows, decode_text
 from fencelock.stores.mysql.guard.answers import marks_in
-from fencelock.stores.mysql.guard.rights import SQL, MySQLRightsCodec, Trips
+from fencelock.stores.mysql.guard.rights import SQL, MySQLRightsCodec
+from fencelock.stores.mysql.guard.trips import Trips
 
 
 class MySQLPurgingCodec(MySQLRightsCodec):

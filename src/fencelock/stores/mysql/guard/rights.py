@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from fencelock.errors import GuardError, SourceUnavailableError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.expressions import expand
-from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text
+from fencelock.stores.mysql.connection.wire import Value, decode_text
+from fencelock.stores.mysql.guard.trips import Trips
 from fencelock.stores.sql.signing import hmac_pads
 from fencelock.stores.statements import statements
 
@@ -21,7 +22,6 @@ LOOKS_WITHOUT = 25
 """How many looks in a row find no session, until there is none. One that waits inside a seal is not seen, and needs not
 be: it is refused by its right, which is checked after the wait.
 """
-Trips = Generator[Any, list[Rows], Any]
 
 
 class MySQLRightsCodec(ABC):

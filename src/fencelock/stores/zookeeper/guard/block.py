@@ -2,7 +2,7 @@
 
 Promise: the `multi` is refused as a whole if the mark of a resource, or a node that the block has read, has changed
 since. Nothing outside the guard's resources is read or written. Paths are whole paths, methods have kazoo's names and
-arguments, and kazoo's errors about a node pass unchanged.
+some of their arguments, and kazoo's errors about a node pass unchanged.
 Never: a write before the end of the block.
 """
 
