@@ -61,14 +61,14 @@ def freeze(pid: int, *paths: Path) -> None:
 
 def _is_frozen_outside(pid: int, paths: tuple[Path, ...]) -> bool:
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: _is_stopped(pid))
+    wait_until(lambda: is_stopped(pid))
     if all(_has_no_writer(path) for path in paths):
         return True
     os.kill(pid, signal.SIGCONT)
     return False
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Return whether every thread of a process has stopped; the process need not be a child of this one."""
     states = [task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     return bool(states) and set(states) == {"T"}
