@@ -23,6 +23,7 @@ QUESTIONS = {
     "known": "acquire and release where the store knows a million locks",
     "waiting": "up to 10 000 waiters on one lock: hand-off, memory",
     "held": "up to 100 000 leases in one process: renewal, memory, a cycle beside them",
+    "http": "a write at a service, with the middleware and without, one client and several",
     "startup": "import fencelock; fencelock run, against flock(1) and etcdctl lock",
     "simulated": "a million leases, in virtual time: requests to the source",
 }

@@ -14,8 +14,8 @@ from fencelock_lab.benchmarks.parts import chosen, shares
 from fencelock_lab.benchmarks.results import Report, write
 from fencelock_lab.benchmarks.stores import Site, site
 
-_SITES = {"startup": "etcd"}
-_TITLES = {"startup": "Start-up", "simulated": "Simulated"}
+_SITES = {"http": "sqlite", "startup": "etcd"}
+_TITLES = {"http": "HTTP", "startup": "Start-up", "simulated": "Simulated"}
 
 
 def measure(subject: str, seconds: float, parts: list[str]) -> Report:

@@ -5,7 +5,7 @@ Several writers are processes that share one sequencer and take turns in step. T
 
 import itertools
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
 from importlib import import_module
@@ -51,12 +51,13 @@ def _measure(site: Site, kind: Kind, seconds: float) -> list[Measurement]:
             stack.enter_context(closing(Child(context, _write, site.store, site.url, kind, barrier)))
             for _ in range(kind.writers)
         ]
-        taken = _take_turns(writers, seconds)
+        taken = turns_of(writers, seconds)
     aims = NO_AIMS if kind.aim is None else {GUARDED: kind.aim}
     return compare(f"{CASE}, {kind.name}", taken, "us", aims)
 
 
-def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[float]]:
+def turns_of(writers: Sequence[Child], seconds: float) -> dict[str, list[float]]:
+    """Have processes that `serve_turns` take turns, and return what each variant took in each, on average."""
     taken: dict[str, list[float]] = {}
     for _ in turns(seconds, MIN_TURNS + 1):
         for writer in writers:
@@ -68,20 +69,27 @@ def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[floa
 
 
 def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection[Any, Any]") -> None:
-    """Take a turn with each variant at each command, in step with the other writers."""
+    """Write in turns, at each command."""
 
     @cache
     def variants() -> dict[str, Operation]:
         made: dict[str, Operation] = import_module(f"fencelock_lab.benchmarks.guards.{store}").variants(url, kind)
         return made
 
+    serve_turns(line, barrier, variants, kind.batch)
+
+
+def serve_turns(
+    line: "Connection[Any, Any]", barrier: Barrier, variants: Callable[[], Mapping[str, Operation]], batch: int
+) -> None:
+    """Take a turn with each variant at each command, in step with the other processes."""
     numbers = itertools.count()
 
     def take_a_turn() -> list[tuple[str, float]]:
         taken = {}
         for name in rotated(tuple(variants()), next(numbers)):
             barrier.wait(TURN_S)
-            taken[name] = seconds_each(variants()[name], kind.batch) * US_PER_S
+            taken[name] = seconds_each(variants()[name], batch) * US_PER_S
         return [(name, taken[name]) for name in variants()]
 
     serve(line, take_a_turn)
