@@ -38,6 +38,7 @@ TELLING = {
     "unremembered": {"lost-write"},
     "seal-one": {"sealed-late"},
     "untold": {"loss-untold"},
+    "compare-first": {"stale-token-accepted", "overwritten-write", "lost-write"},
 }
 """Rules of which each broken guard must break at least one."""
 

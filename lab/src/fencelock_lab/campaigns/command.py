@@ -52,7 +52,8 @@ class Seconds(click.FloatRange):
     "--guard",
     "guard",
     metavar="URL",
-    help="Where resources are guarded: tables are made there for the run. python:MODULE:NAME is a guard of your own.",
+    help="Where resources are guarded: tables are made there for the run. python:MODULE:NAME is a guard of your own, "
+    "https://HOST/PATH/ a service.",
 )
 @click.option(
     "--own",
@@ -112,6 +113,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
       fencelock verify --guard sqlite:////srv/app.db --dry-run
       fencelock verify --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
       fencelock verify --guard python:shop:Documents
+      fencelock verify --guard https://test.example/texts/
       fencelock verify --own etcd3 --html etcd.html
       fencelock verify --check history.jsonl --html history.html
       fencelock verify --control no-seal --duration 10
@@ -206,17 +208,31 @@ def _servers_kind(own: str | None, source: str | None, ttl: float | None) -> "ty
 def _set_up(
     source: str | None, guard: str | None, control: str | None, own: "type[Setup] | None", *, is_dry: bool
 ) -> "Iterator[tuple[str | None, str, Setup | None]]":
-    """Yield the URLs to attack: the user's, those of files with a broken guard, or those of private servers."""
+    """Yield the URLs to attack: the user's, those of what a control needs, or those of private servers."""
     if own is not None:
         with _private_servers(own, guard, is_dry=is_dry) as found:
             yield found
     elif control is not None:
-        with tempfile.TemporaryDirectory(prefix="fencelock-control-") as folder:
-            yield f"sqlite:///{folder}/locks.db", new_database(Path(folder, "app.db")), None
+        with _control_guard(control) as (folder, guard_url):
+            yield f"sqlite:///{folder}/locks.db", guard_url, None
     elif guard is None:
         raise click.UsageError("say what to attack with --guard URL or --own, or judge a history with --check FILE")
     else:
         yield source, guard, None
+
+
+@contextmanager
+def _control_guard(control: str) -> "Iterator[tuple[str, str]]":
+    """Yield a folder, and the URL of the database or the service in it that a control breaks."""
+    from fencelock_lab.campaigns.text_service import COMPARE_FIRST, TextService
+
+    with tempfile.TemporaryDirectory(prefix="fencelock-control-") as folder:
+        if control != COMPARE_FIRST:
+            yield folder, new_database(Path(folder, "app.db"))
+            return
+        exit_by_cleaning_up()
+        with TextService(control, Path(folder)) as service:
+            yield folder, service.url
 
 
 def _check_control(control: str | None, source: str | None, guard: str | None, own: str | None) -> None:

@@ -9,8 +9,8 @@ Most use the store's real guard in a wrong way, so that they work at every store
     seal-one         each resource of a lock is sealed by itself, when it is first used
     untold           no process is told that its lease is lost: the guard is used as it should be
 
-Others are guards of a SQLite file (file_guards.py). Promise: a control works only on files and servers that were made
-for it. Copy none.
+Others are guards of a SQLite file (file_guards.py), or a handler of an HTTP service (text_service.py). Promise: a
+control works only on files and servers that were made for it. Copy none.
 """
 
 import tempfile
@@ -23,6 +23,7 @@ import fencelock
 from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 from fencelock_lab.campaigns.settings import UNTOLD, CampaignSettings
 from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof
+from fencelock_lab.campaigns.text_service import COMPARE_FIRST
 
 _DIGITS = 19
 """As many as the highest token has: file names are ordered as their tokens are."""
@@ -133,6 +134,6 @@ MISUSES: dict[str, Callable[[CampaignSettings, GuardTarget], Misuse]] = {
 }
 EVERYWHERE = (*MISUSES, UNTOLD)
 """The controls that need nothing of a store."""
-CONTROLS = (*EVERYWHERE, *FILE_GUARDS)
+CONTROLS = (*EVERYWHERE, *FILE_GUARDS, COMPARE_FIRST)
 """All controls by their names; `sound` alone breaks no rule."""
 SOUND = "sound"

@@ -38,6 +38,8 @@ before the release."""
 
 _POINTS = {ACQUIRED: 4, READING: 3, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. A process that is frozen inside a write blocks a whole SQLite file, hence seldom."""
+_SERVICE_POINTS = _POINTS | {WRITTEN: 10}
+"""The same at a service, where a process stands still in the middle of its request and blocks nobody."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
 _SHORT_SHARE = 0.15
@@ -120,9 +122,10 @@ def _aimed(settings: CampaignSettings, worker: int) -> Fault | None:
 def _drawn(settings: CampaignSettings, mix: Mix, worker: int, tenure: int) -> Fault:
     chance = random.Random(f"{settings.seed}/{worker}/{tenure}")  # noqa: S311 - drawn again from its seed
     drawn = chance.random()
-    (point,) = chance.choices(list(_POINTS), list(_POINTS.values()))
+    points = _SERVICE_POINTS if settings.is_service else _POINTS
+    (point,) = chance.choices(list(points), list(points.values()))
     # Inside a write it is the lease that limits how long a frozen process may block others.
-    is_bearer = chance.random() < mix.bearers and point != WRITTEN
+    is_bearer = chance.random() < mix.bearers and (point != WRITTEN or settings.is_service)
     for kind, share in mix.shares.items():
         if drawn < share:
             if kind not in _HARMLESS and kind not in settings.faults:

@@ -31,8 +31,8 @@ def touched(settings: CampaignSettings) -> dict[str, Any]:
         "faults": list(settings.faults),
         "stays": [
             "the locks' last tokens at the source",
-            "what the guard keeps for each resource's token"
-            if settings.has_own_guard
+            "what the guard or the service keeps for each resource's token"
+            if settings.has_texts
             else "the guard's own schema, a mark in it for each resource, and its audit entries",
         ],
     }

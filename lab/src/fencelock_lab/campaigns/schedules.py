@@ -36,6 +36,7 @@ from fencelock_lab.campaigns.settings import (
     possible_faults,
 )
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
+from fencelock_lab.campaigns.text_service import FENCED, TextService
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
 from fencelock_lab.servers.programs import FAKETIME, find
 from fencelock_lab.servers.setup import Setup
@@ -45,6 +46,8 @@ STORES, OWN, FAULTS = "stores", "own", "faults"
 """The groups: stores as a user has them, the same with drawn attacks on the servers, and one fault after the other."""
 FILE = "file"
 """As the guard of a schedule: a SQLite file, beside the servers that hold the locks."""
+HTTP = "http"
+"""As the guard of a schedule: a service whose data are in a SQLite file."""
 QUORUM_TTL_S = 2.0
 WRONG_RATES = (1.0, 1.0, 1.1, 0.9)
 """How fast each worker's clock goes: a lease's margin, a tenth of its ttl, is for clocks that are so wrong."""
@@ -128,6 +131,7 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("mariadb", STORES, "mariadb"),
         CampaignSchedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
         CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
+        CampaignSchedule("http", STORES, guard=HTTP),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
             "sqlite-anywhere",
@@ -211,6 +215,8 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
             guard = servers.guard_url
         elif schedule.guard in {None, FILE}:
             guard = new_database(Path(folder, "app.db"))
+        elif schedule.guard == HTTP:
+            guard = stack.enter_context(TextService(FENCED, Path(folder))).url
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
         yield _Place(source, guard, servers)

@@ -30,6 +30,8 @@ ANYWHERE_FREEZE, ANYWHERE_KILL = "freeze-anywhere", "kill-anywhere"
 """A freeze and a kill from outside, at any instruction, where the others hit a process at a point of its tenure."""
 OWN_GUARD = "python:"
 """What the guard is called that a user has written: `python:MODULE:NAME`."""
+SERVICE = ("http://", "https://")
+"""How the URL of a service begins, which keeps a text for each resource."""
 UNTOLD = "untold"
 """The control in which processes have no `on_lost`: it breaks no rule of a guard."""
 TRUSTING = ("etcd", "zookeeper")
@@ -70,9 +72,14 @@ class CampaignSettings:
     rates: tuple[float, ...] = (1.0,)
 
     @property
-    def has_own_guard(self) -> bool:
-        """Whether a user has written the guard."""
-        return self.guard.startswith(OWN_GUARD)
+    def is_service(self) -> bool:
+        """Whether the guard is behind HTTP."""
+        return self.guard.startswith(SERVICE)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether the resources are texts: what a user has written keeps them, a guard or a service."""
+        return self.guard.startswith((OWN_GUARD, *SERVICE))
 
     @property
     def trial_ttl(self) -> float:
@@ -93,9 +100,9 @@ class CampaignSettings:
     def resources(self, number: int) -> list[str]:
         """Return the names of what a lock protects: one resource, or two for every other lock.
 
-        A guard that a user has written is not told which resources belong together, so that each lock has one.
+        What a user has written is not told which resources belong together, so that each lock has one.
         """
-        count = 1 if self.has_own_guard else 1 + number % 2
+        count = 1 if self.has_texts else 1 + number % 2
         return [f"{self.lock(number)}-{letter}" for letter in "ab"[:count]]
 
     def stems(self, number: int) -> dict[str, str]:
@@ -121,7 +128,7 @@ class CampaignSettings:
     def shown_urls(self) -> dict[str, str]:
         """Return the URLs of the source and the guard as they may be shown: without users and passwords."""
         with fencelock.connect(self.source) as source:
-            return {"source": source.url, "guard": self.guard if self.has_own_guard else self.guard_of(0).url}
+            return {"source": source.url, "guard": self.guard if self.has_texts else self.guard_of(0).url}
 
     def guard_of(self, number: int) -> fencelock.Guard:
         """Return the guard of what a lock protects; ConfigError if the guard's URL is not understood."""

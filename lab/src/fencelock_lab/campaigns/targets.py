@@ -1,4 +1,5 @@
-"""Which kind of target a guard's URL leads to: tables, keys of etcd, nodes of ZooKeeper, or a user's own guard.
+"""Which kind of target a guard's URL leads to: tables, keys of etcd, nodes of ZooKeeper, or texts of a user's own guard
+or service.
 
 Promise: a store's client is imported only for a URL of that store. Never makes a connection.
 """
@@ -21,10 +22,14 @@ def make_target(settings: CampaignSettings, number: int) -> Target:
 
     UnsupportedError if a campaign cannot write to the guard's store, ConfigError if a user's own cannot be had.
     """
-    if settings.has_own_guard:
-        from fencelock_lab.campaigns.text_target import TextTarget
+    if settings.is_service:
+        from fencelock_lab.campaigns.http_target import HTTPTarget
 
-        return TextTarget(settings, number)
+        return HTTPTarget(settings, number)
+    if settings.has_texts:
+        from fencelock_lab.campaigns.text_target import TextTarget, load_guard
+
+        return TextTarget(settings, number, load_guard(settings.guard))
     if settings.control is None:
         return _guard_target(settings, number)
     from fencelock_lab.campaigns.controls import MISUSES
@@ -45,7 +50,8 @@ def _guard_target(settings: CampaignSettings, number: int) -> GuardTarget:
         known = ", ".join(f"{one}://" for one in sorted(TARGETS))
         message = (
             f"a campaign knows how to write to a guard at {known}, and not at {scheme}://. Give it an object of your "
-            f"own with `read` and `write`: --guard {OWN_GUARD}MODULE:NAME (docs/how-to/verify-a-setup.md)"
+            f"own with `read` and `write`, --guard {OWN_GUARD}MODULE:NAME, or put a service in front of it, --guard "
+            f"https://HOST/PATH/ (docs/how-to/verify-a-setup.md)"
         )
         raise UnsupportedError(message)
     module, _, name = TARGETS[scheme].partition(":")

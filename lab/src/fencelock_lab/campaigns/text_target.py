@@ -1,4 +1,4 @@
-"""Resources behind a guard that a user has written: each one is a text, to which every write adds a line.
+"""Resources behind what a user has written, a guard or a service: each one is a text, to which every write adds a line.
 
 Promise: nothing is asked of the guard but what `TextGuard` says. Each text is emptied at the beginning and at the end,
 by the holder of its lock.
@@ -38,15 +38,15 @@ class TextGuard(Protocol):
 class TextTarget(Target):
     """The resource of one lock, as a text with a line for each write."""
 
-    def __init__(self, settings: CampaignSettings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int, guard: TextGuard) -> None:
         super().__init__(settings, number)
         self._settings = settings
-        self._guard = load_guard(settings.guard)
+        self._guard = guard
         self._texts: dict[str, str] = {}
 
     @property
     def shown_url(self) -> str:
-        """The guard's name."""
+        """The guard's name, or the service's URL."""
         return self.url
 
     def read(self, proof: Proof, resource: str) -> TargetState:
@@ -57,9 +57,12 @@ class TextTarget(Target):
     @contextmanager
     def writing(self, proof: Proof, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
         """Write the text that was read with one more line; the block runs before that."""
-        text = f"{self._texts[resource]}{name} {seen.position + 1} {token}\n"
+        text = self._next_text(resource, seen, name, token)
         yield
         self._guard.write(proof, resource, text)
+
+    def _next_text(self, resource: str, seen: TargetState, name: str, token: int) -> str:
+        return f"{self._texts[resource]}{name} {seen.position + 1} {token}\n"
 
     def final(self, resource: str) -> tuple[list[Row], int]:
         """Return the lines, as the next holder of the lock reads them, and their number."""

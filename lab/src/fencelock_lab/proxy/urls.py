@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, urlencode, url
 HOST = "127.0.0.1"
 _PORTS = {
     "etcd": 2379,
+    "http": 80,  # And no https, whose client checks the server's name.
     "mariadb": 3306,
     "mysql": 3306,
     "postgres": 5432,
