@@ -2,12 +2,17 @@
 
 from typing import Any, assert_type
 
+import aiohttp
+import httpx
+import httpx2
+import requests
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 import fencelock
 import fencelock.aio
+import fencelock.http
 from fencelock.integrations.celery import one_at_a_time
 from fencelock.integrations.sqlalchemy import fenced
 from fencelock.messages import from_headers, to_headers
@@ -61,3 +66,20 @@ def with_celery(source: fencelock.Source) -> None:
 
     ship(object(), 7)
     ship(object())  # type: ignore[call-arg]
+
+
+def with_http_clients(lease: fencelock.Lease, client: httpx.Client, session: requests.Session) -> None:
+    with fencelock.http.client(lease, client) as api:
+        assert_type(api, httpx.Client)
+        assert_type(api.put("/report"), httpx.Response)
+    assert_type(fencelock.http.client(lease.sequencer, session, origins=["https://reports.example"]), requests.Session)
+    fencelock.http.client(lease, "https://reports.example")  # type: ignore[type-var]
+
+
+async def with_asynchronous_http_clients(
+    lease: fencelock.aio.AsyncLease, client: httpx2.AsyncClient, session: aiohttp.ClientSession
+) -> None:
+    async with fencelock.http.client(lease, client, independent=True) as api:
+        assert_type(await api.get("/report"), httpx2.Response)
+    async with fencelock.http.client(lease, session) as fenced_session:
+        assert_type(fenced_session, aiohttp.ClientSession)
