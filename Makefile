@@ -16,7 +16,7 @@
 MAKEFLAGS += --no-print-directory
 export PYTHON PYTEST WORKERS MINUTES BENCH STORE MUTANTS VERIFY DOCS
 
-.PHONY: help demo check test campaigns coverage lint docs bench verify mutants clean
+.PHONY: help demo example check test campaigns coverage lint docs bench verify mutants clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -25,6 +25,11 @@ help: ## list the targets
 demo: ## see a split brain, without and with fencing
 	@scripts/venv .venv fencelock --editable '.[cli]' --editable ./lab
 	@.venv/bin/fencelock demo $(DEMO)
+
+example: ## see two fenced services refuse a nightly job that was frozen
+	@scripts/venv .venv-example packages --require-hashes --requirement requirements/example.txt
+	@scripts/venv .venv-example fencelock --editable . --editable ./lab
+	@.venv-example/bin/python examples/fenced_services/run.py
 
 check: ## lint, types, and the quick tests that need no server: two minutes
 	@scripts/check
