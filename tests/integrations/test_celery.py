@@ -1,5 +1,7 @@
 """Celery tasks that take a lock for each delivery: what is sent again, what fails, and a worker that freezes."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -153,7 +155,7 @@ def test_celery_checks_the_arguments_of_a_call_without_the_lease(source: fencelo
 
 
 # --- the page's tasks, in real workers --------------------------------------------------------------------------------
-WORKER = "-m celery -A tasks worker --pool solo --loglevel INFO --without-gossip --without-mingle --without-heartbeat"
+WORKER = "-m celery -A tasks worker --loglevel INFO --without-gossip --without-mingle --without-heartbeat"
 
 
 @pytest.fixture
@@ -170,7 +172,7 @@ def test_a_frozen_workers_task_is_done_once_by_another_and_a_stale_planners_fail
     with redis_fleet.new_server() as server:
 
         def start(name: str) -> None:
-            purchases.start(*WORKER.split(), "--hostname", name, BROKER_URL=server.url)
+            purchases.start(*WORKER.split(), "--pool", "solo", "--hostname", name, BROKER_URL=server.url)
 
         def send(lease: fencelock.Lease | fencelock.Sequencer, purchase: int) -> None:
             with celery.Celery("tests", broker=server.url) as app:
@@ -192,6 +194,26 @@ def test_a_frozen_workers_task_is_done_once_by_another_and_a_stale_planners_fail
             purchases.thaw(frozen)
         with redis.Redis.from_url(server.url) as broker:
             wait_until(lambda: not broker.llen("celery") and not broker.hlen("unacked"))
+        [(purchase, token)] = purchases.bookings()
+        assert purchase == 7
+        assert token > former
+
+
+@pytest.mark.campaign
+@pytest.mark.process
+def test_a_task_whose_forked_process_is_killed_is_done_once_by_another(
+    redis_fleet: RedisFleet, purchases: Purchases
+) -> None:
+    with redis_fleet.new_server() as server:
+        with purchases.source.lock("planner") as lease:
+            purchases.plan.seal(lease)
+            with celery.Celery("tests", broker=server.url) as app:
+                app.send_task("tasks.book_purchase", (7, 10), headers=to_headers(lease))
+            purchases.start(*WORKER.split(), "--concurrency", "2", BROKER_URL=server.url)
+            os.kill(purchases.freeze_first(), signal.SIGKILL)
+            wait_until(lambda: "AcquireTimeoutError" in purchases.log())
+            former = purchases.end_lease(7)
+            wait_until(purchases.bookings)
         [(purchase, token)] = purchases.bookings()
         assert purchase == 7
         assert token > former

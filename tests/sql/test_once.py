@@ -6,11 +6,12 @@ import pytest
 
 import fencelock
 from fencelock import AlreadyDoneError, GuardError, Once, StaleTokenError
+from fencelock.messages import from_headers, to_headers
 from fencelock.stores.registry import guard_store
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded, Step, write
 from tests.sql.marks import one_version
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.support.once import NIGHT, OnceJobs
 
 pytestmark = pytest.mark.server_wide
@@ -155,6 +156,37 @@ def test_g14_in_the_callers_own_transaction(guarded: Guarded, level: str, is_com
                 guarded.guard().check(HandmadeLease(token), connection=native, once=NIGHT).__enter__()
             run(native, "ROLLBACK")
             guarded.sql.after_error(native)
+
+
+def test_g14_a_key_of_one_resource_and_the_token_of_another_in_one_transaction(guarded: Guarded, level: str) -> None:
+    """As docs/how-to/fence-message-handlers.md has a delivery's lease and the producer's sequencer."""
+    delivery = fencelock.guard(guarded.database.url(), resource="task/7", lock="task/7")
+
+    def book(native: Any, lease: HandmadeLease, planner: Any) -> None:
+        delivery.seal(lease)
+        run(native, "START TRANSACTION")
+        with (
+            delivery.check(lease, connection=native, once="message"),
+            guarded.guard().check(from_headers(to_headers(planner)), connection=native),
+        ):
+            write(native, "booked")
+        run(native, "COMMIT")
+
+    def refused(native: Any, lease: HandmadeLease, planner: Any) -> type[Exception]:
+        with pytest.raises(GuardError) as raised:
+            book(native, lease, planner)
+        run(native, "ROLLBACK")
+        guarded.sql.after_error(native)
+        return raised.type
+
+    stale, planner = sequencer(5), sequencer(6)
+    guarded.sealed(6)
+    with guarded.client(level) as native:
+        assert refused(native, HandmadeLease(11, lock="task/7"), stale) is StaleTokenError
+        assert (guarded.value(), kept(guarded)) == ("first", [])
+        book(native, HandmadeLease(12, lock="task/7"), planner)
+        assert guarded.value() == "booked"
+        assert refused(native, HandmadeLease(13, lock="task/7"), stale) is AlreadyDoneError
 
 
 def test_g14_two_callers_transactions_at_once_do_not_both_begin(guarded: Guarded, level: str) -> None:
