@@ -217,6 +217,12 @@ def tells_of_its_seal_in_a_refusal_of_its_own(stage: Stage) -> None:
     assert stage.written() == "chairs"
 
 
+def answers_other_errors_of_the_database_as_its_own(stage: Stage) -> None:
+    client = stage.client()
+    check_problem(client.ask(stage.second, "PUT", "forbidden"), 500, "about:blank")
+    client.put(stage.second, "permitted")
+
+
 def seals_nothing_after_others(stage: Stage) -> None:
     client = stage.client()
     client.seals = [f'"{NOT_THE_SEAL}"']
@@ -333,6 +339,7 @@ CHECKS: tuple[Check, ...] = (
     refuses_a_token_of_two_leases,
     raises_no_mark_that_was_sealed_before,
     tells_of_its_seal_in_a_refusal_of_its_own,
+    answers_other_errors_of_the_database_as_its_own,
     seals_nothing_after_others,
     says_that_the_database_is_away,
     says_that_it_does_not_know_the_outcome,
@@ -346,7 +353,8 @@ CHECKS: tuple[Check, ...] = (
 def staged(language: str, folder: Path, database: Database, replaced: dict[str, str] | None = None) -> Iterator[Stage]:
     """Build the service of a page, and run two processes of it."""
     build(language, folder, replaced or {})
-    database.rows("CREATE TABLE report (id int PRIMARY KEY, body text NOT NULL); INSERT INTO report VALUES (1, '')")
+    database.rows("CREATE TABLE report (id int PRIMARY KEY, body text NOT NULL CHECK (body <> 'forbidden'))")
+    database.rows("INSERT INTO report VALUES (1, '')")
     guard_of(database).protect("report")
     with (
         PostgresProxy(database.server.port) as proxy,
