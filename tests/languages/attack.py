@@ -5,25 +5,31 @@ what has to happen at a certain moment is held there by the proxy between the fi
 """
 
 import json
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-import psycopg
+import pymysql
 import pytest
 
 import fencelock
 import fencelock.http
 from fencelock import ImplausibleTokenError, SealLostError, Sequencer, StaleTokenError, WrongLockError
+from fencelock_lab.proxy import Proxy
 from tests.languages.services import Reply, Service, build, running
-from tests.sql.postgres.fix_postgres import Database
+from tests.sql.mysql.dialect import SHOWN_ANEW_S
+from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
+from tests.sql.mysql.framing import MySQLProxy
+from tests.sql.postgres.fix_postgres import Database as PostgresDatabase
 from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import LOCK, RESOURCE, sequencer
 from tests.support.helpers import wait_until
 
+Database = PostgresDatabase | MySQLDatabase
 WRITTEN = "SELECT body FROM report"
 NOT_THE_SEAL = "0123456789abcdef"
 
@@ -72,7 +78,7 @@ class Client:
 class Stage:
     """Two processes of a service over one database; a proxy stands between the first one and the database."""
 
-    def __init__(self, first: Service, second: Service, proxy: PostgresProxy, database: Database) -> None:
+    def __init__(self, first: Service, second: Service, proxy: Proxy, database: Database) -> None:
         self.first, self.second, self.proxy, self.database = first, second, proxy, database
         self.guard = guard_of(database)
         self.clients: list[Client] = []
@@ -109,7 +115,7 @@ def guard_of(database: Database) -> fencelock.Guard:
 
 def seal_request(requests: list[list[str]]) -> int:
     """Return which request's reply tells that the seal is committed, counted from 1."""
-    begins = [any(text.startswith("BEGIN") for text in statements) for statements in requests]
+    begins = [any(text.startswith(("BEGIN", "START")) for text in statements) for statements in requests]
     return begins.index(True)
 
 
@@ -293,10 +299,27 @@ def frozen_at(stage: Stage, number: int) -> Iterator[tuple[Client, Future[Reply]
 
 def end_holders(database: Database) -> bool:
     """End the sessions that make others wait, as the server does when they are idle for too long."""
-    waiting = "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity WHERE datname = current_database()"
-    with psycopg.connect(database.url(), autocommit=True) as native:
-        native.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS blocking (pid)")
+    if isinstance(database, PostgresDatabase):
+        waiting = "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity WHERE datname = current_database()"
+        database.rows(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS blocking (pid)")
+    else:
+        time.sleep(SHOWN_ANEW_S)
+        for (number,) in database.rows(BLOCKING):
+            with suppress(pymysql.OperationalError):  # It has ended meanwhile.
+                database.rows(f"KILL {number}")
     return False
+
+
+BLOCKING = """
+    SELECT DISTINCT trx_mysql_thread_id FROM information_schema.INNODB_LOCK_WAITS
+    JOIN information_schema.INNODB_TRX ON trx_id = blocking_trx_id
+"""
+
+
+def proxy_before(database: Database) -> Proxy:
+    """Return a proxy that knows the protocol of the database's server."""
+    kind = PostgresProxy if isinstance(database, PostgresDatabase) else MySQLProxy
+    return kind(database.server.port)
 
 
 def speaks_to_the_client_in_python(stage: Stage) -> None:
@@ -353,11 +376,11 @@ CHECKS: tuple[Check, ...] = (
 def staged(language: str, folder: Path, database: Database, replaced: dict[str, str] | None = None) -> Iterator[Stage]:
     """Build the service of a page, and run two processes of it."""
     build(language, folder, replaced or {})
-    database.rows("CREATE TABLE report (id int PRIMARY KEY, body text NOT NULL CHECK (body <> 'forbidden'))")
+    database.rows("CREATE TABLE report (id int PRIMARY KEY, body varchar(1000) NOT NULL CHECK (body <> 'forbidden'))")
     database.rows("INSERT INTO report VALUES (1, '')")
     guard_of(database).protect("report")
     with (
-        PostgresProxy(database.server.port) as proxy,
+        proxy_before(database) as proxy,
         running(language, folder, proxy.port, database.name) as first,
         running(language, folder, database.server.port, database.name) as second,
     ):

@@ -10,9 +10,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fencelock_lab.servers.mariadb import ADMIN as MARIADB_ADMIN
 from fencelock_lab.servers.postgres import ADMIN
 from tests.structure.doc_blocks import files
 from tests.support.helpers import ROOT, freeze, wait_until
@@ -39,6 +40,9 @@ class Language:
     command: Callable[[Path], list[str]]
     settings: Callable[[int, str], dict[str, str]]
     """The environment for a database, by its server's port and its name."""
+    page: str
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """What the page tells its reader to replace."""
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> None:
@@ -70,30 +74,40 @@ LANGUAGES = {
         _build_node,
         lambda _: [need("node"), "service.mjs"],
         lambda port, name: {"DATABASE_URL": f"postgresql://{ADMIN}@{HOST}:{port}/{name}"},
+        "enforce-in-node.md",
+    ),
+    "node on MariaDB": Language(
+        _build_node,
+        lambda _: [need("node"), "service.mjs"],
+        lambda port, name: {"DATABASE_URL": f"mysql://{MARIADB_ADMIN}@{HOST}:{port}/{name}"},
+        "enforce-in-node.md",
+        {"./fencing.mjs": "./fencing-mysql.mjs", "SET body = $1": "SET body = ?"},
     ),
     "java": Language(
         _build_java,
         lambda _: [need("java"), *QUICK_START, "-cp", f".:{JDBC}", "ReportService"],
         lambda port, name: {"JDBC_URL": f"jdbc:postgresql://{HOST}:{port}/{name}?user={ADMIN}"},
+        "enforce-in-java.md",
     ),
     "go": Language(
         _build_go,
         lambda folder: [str(folder / "report")],
         lambda port, name: {"DATABASE": f"host={HOST} port={port} user={ADMIN} dbname={name} sslmode=disable"},
+        "enforce-in-go.md",
     ),
 }
-"""The languages of docs/how-to/enforce-in-LANGUAGE.md."""
 
 
 def build(language: str, folder: Path, replaced: Mapping[str, str]) -> None:
     """Save the files of the language's page in a folder, with some words replaced, and build the program."""
-    code = files((PAGES / f"enforce-in-{language}.md").read_text())
-    for old, new in replaced.items():
+    chosen = LANGUAGES[language]
+    code = files((PAGES / chosen.page).read_text())
+    for old, new in {**chosen.replaced, **replaced}.items():
         assert any(old in text for text in code.values()), f"the page of {language} does not say {old}"
         code = {name: text.replace(old, new) for name, text in code.items()}
     for name, text in code.items():
         (folder / name).write_text(text)
-    LANGUAGES[language].build(folder)
+    chosen.build(folder)
 
 
 @dataclass(frozen=True, slots=True)
