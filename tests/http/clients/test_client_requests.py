@@ -3,21 +3,29 @@
 import asyncio
 import logging
 import multiprocessing
+import sys
 import threading
+import warnings
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import httpx
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
 
 import fencelock
 from fencelock import (
     ConfigError,
     GuardError,
     LeaseReleasedError,
+    MissingDependencyError,
     OutcomeUnknownError,
     Sequencer,
+    SourceUnavailableError,
 )
 from fencelock.http.fields import SEAL_PATH
 from tests.http.clients.callers import NO_TRUST, Caller
@@ -291,16 +299,86 @@ def test_the_clients_own_client_stays_as_it_was(lease: fencelock.Lease, service:
     assert [bool(received.fields["fencing-token"]) for received in service.received] == [True, True, False, False]
 
 
-def test_a_session_whose_adapter_repeats_requests_is_refused(lease: fencelock.Lease, service: ScriptedService) -> None:
-    from requests.adapters import HTTPAdapter
-    from urllib3 import Retry
-
+@pytest.mark.parametrize("retries", [3, Retry(total=None, read=1), Retry(connect=3, other=0, read=0)], ids=str)
+def test_a_session_whose_adapter_repeats_requests_is_refused(lease: fencelock.Lease, retries: int | Retry) -> None:
     with requests.Session() as session:
-        session.mount("http://", HTTPAdapter(max_retries=3))
+        session.mount("http://", HTTPAdapter(max_retries=retries))
         with pytest.raises(ConfigError, match="sends a request again"):
-            fencelock.http.client(lease, session, origins=[service.url])
-        session.mount("http://", HTTPAdapter(max_retries=Retry(3, read=0, status=0, other=0)))
-        assert fencelock.http.client(lease, session, origins=[service.url]).put(f"{service.url}/report").ok
+            fencelock.http.client(lease, session, origins=["https://reports.example"])
+
+
+def test_a_session_whose_adapter_repeats_connections_is_taken(lease: fencelock.Lease, service: ScriptedService) -> None:
+    unavailable = problem("unavailable", 503)
+    service.answers += [Answer(), replace(unavailable, fields=unavailable.fields | {"retry-after": "1"}), LOST]
+    retries = Retry(connect=3, read=0, status=0, other=0, respect_retry_after_header=False)
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=retries))
+        client = fencelock.http.client(lease, session, origins=[service.url])
+        assert client.put(f"{service.url}/report").ok
+        with pytest.raises(SourceUnavailableError):
+            client.put(f"{service.url}/report")
+        with pytest.raises(OutcomeUnknownError):
+            client.put(f"{service.url}/report")
+    assert len(service.received) == 3
+
+
+class RepeatingAdapter(HTTPAdapter):
+    """An adapter that may have sent a request before the error that it raises."""
+
+    def send(self, *arguments: Any, **options: Any) -> requests.Response:
+        with suppress(requests.ConnectionError):
+            return super().send(*arguments, **options)
+        return super().send(*arguments, **options)
+
+
+class RepeatingTransport(httpx.BaseTransport):
+    """A transport that may have sent a request before the error that it raises."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("the second attempt found nobody", request=request)
+
+
+def test_an_error_of_a_transport_that_repeats_requests_is_never_definite(lease: fencelock.Lease) -> None:
+    with ScriptedService() as closed:
+        pass
+    with requests.Session() as session, httpx.Client(base_url=closed.url, transport=RepeatingTransport()) as plain:
+        session.mount("http://", RepeatingAdapter())
+        with pytest.raises(OutcomeUnknownError):
+            fencelock.http.client(lease, session, origins=[closed.url]).put(f"{closed.url}/report")
+        with pytest.raises(OutcomeUnknownError):
+            fencelock.http.client(lease, plain).put("/report")
+
+
+class OwnSession(requests.Session):
+    """A session of the caller's own class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = "kept"
+
+
+class OwnClient(httpx.Client):
+    """A client of the caller's own class."""
+
+
+@pytest.mark.asyncio
+async def test_a_client_of_the_callers_own_class_stays_one(lease: fencelock.Lease, service: ScriptedService) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # aiohttp's, of the caller's class.
+        own_kind = type("OwnAiohttpSession", (aiohttp.ClientSession,), {})
+    with OwnSession() as session, OwnClient(verify=NO_TRUST, base_url=service.url) as plain:
+        made = fencelock.http.client(lease, session, origins=[service.url])
+        assert (type(made), made.extra) == (OwnSession, "kept")
+        assert type(fencelock.http.client(lease, plain)) is OwnClient
+    async with fencelock.http.client(lease, own_kind(f"{service.url}/")) as api:
+        assert isinstance(api, own_kind)
+        assert (await api.put("report")).status == 200
+
+
+def test_a_library_that_is_too_old_is_named(lease: fencelock.Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fencelock.http.clients.requests", None)
+    with requests.Session() as session, pytest.raises(MissingDependencyError, match="pip install --upgrade requests"):
+        fencelock.http.client(lease, session, origins=["https://reports.example"])
 
 
 @pytest.mark.asyncio

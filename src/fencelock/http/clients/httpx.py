@@ -45,6 +45,13 @@ def _library_of(client: object) -> Any:
     return import_module(next(root for root in roots if root in {"httpx", "httpx2"}))
 
 
+def _is_own(transport: object, library: Any) -> bool:
+    """Return whether a transport sends each request by the library's own code."""
+    kind = type(transport)
+    own = (library.HTTPTransport.handle_request, library.AsyncHTTPTransport.handle_async_request)
+    return getattr(kind, "handle_request", None) is own[0] or getattr(kind, "handle_async_request", None) is own[1]
+
+
 class BaseFencedTransport:
     """What the transports of both kinds share: the request that is sent, and which errors mean that none was."""
 
@@ -52,9 +59,10 @@ class BaseFencedTransport:
         self._inner = inner
         self._rules = rules
         self._library = library
-        is_own = type(inner) in {library.HTTPTransport, library.AsyncHTTPTransport}
         # A transport that others made may have sent the request before, and lost the answer.
-        self._not_sent = (library.ConnectError, library.ConnectTimeout, library.PoolTimeout) if is_own else ()
+        self._not_sent = (
+            (library.ConnectError, library.ConnectTimeout, library.PoolTimeout) if _is_own(inner, library) else ()
+        )
         self._is_proxied = "Proxy" in type(getattr(inner, "_pool", None)).__name__
 
     def _outgoing(self, request: "httpx.Request") -> Any:

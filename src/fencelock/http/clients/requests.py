@@ -90,7 +90,8 @@ class FencedAdapter(BaseAdapter):
         try:
             response = self._inner.send(sent, stream=True, **options)
         except RequestException as error:
-            raise outgoing.not_sent(error) if _was_not_sent(error) else outgoing.unanswered(error) from error
+            is_definite = type(self._inner).send is HTTPAdapter.send and _was_not_sent(error)
+            raise outgoing.not_sent(error) if is_definite else outgoing.unanswered(error) from error
         finally:
             del sent.headers[TOKEN_FIELD]
         response.request = request
@@ -109,18 +110,18 @@ class FencedAdapter(BaseAdapter):
 def _check_retries(adapter: BaseAdapter) -> None:
     """Raise ConfigError if the adapter would send a request again whose answer was lost."""
     retries = adapter.max_retries if isinstance(adapter, HTTPAdapter) else None
-    if retries is None or not retries.total:
+    if retries is None or (retries.total is not None and not retries.total):
         return
     if any(count is None or count for count in (retries.read, retries.status, retries.other)):
         raise ConfigError(
             "this session's adapter sends a request again whose answer was lost, so that nobody could tell whether it "
-            "took effect: allow it to repeat connections only, Retry(3, read=0, status=0, other=0), and repeat a "
-            "request yourself, with the idempotency_key of its error"
+            "took effect: allow it to repeat connections only, Retry(connect=3, read=0, status=0, other=0, "
+            "respect_retry_after_header=False), and repeat a request yourself, with the idempotency_key of its error"
         )
 
 
 def _was_not_sent(error: RequestException) -> bool:
-    """Return whether the connection was never made; adapters repeat nothing but connections."""
+    """Return whether the connection was never made, of an adapter that repeats nothing but connections."""
     if isinstance(error, ConnectTimeout):
         return True
     reason = error.args[0] if error.args else None

@@ -105,7 +105,7 @@ class ClientRules:
             return own
         return encode_string(self._keys.draw())
 
-    def lost(self, method: str, url: str, key: str | None, reason: object) -> FencelockError:
+    def lost(self, method: str, url: str, key: str | None, reason: Exception) -> FencelockError:
         """Return the error of a call that ended without an answer, outside of any request that was sent."""
         return OutgoingRequest(self, method.upper(), url.partition("?")[0], "", key).unanswered(reason)
 
@@ -120,8 +120,8 @@ class ClientRules:
         outgoing = OutgoingRequest(self, method.upper(), origin, path, key)
         outgoing.check_may_send(is_plain_proxy=is_proxied and not self._allows_plain_http)
         block = object()
-        self.credential.enter_guarded(block)
         try:
+            self.credential.enter_guarded(block)
             yield outgoing
         finally:
             self.credential.leave_guarded(block)
@@ -265,15 +265,18 @@ class OutgoingRequest:
         if not self._is_seal:
             tenure.begin_reading((self._opened,))
 
-    def not_sent(self, reason: object) -> FencelockError:
-        """Return the error of a request for which no connection was made."""
+    def not_sent(self, reason: Exception) -> FencelockError:
+        """Return the error of a request for which no connection was made; `reason` is the library's, whose text may
+        show a query.
+        """
+        why = type(reason).__name__
         if self._follows_write:
-            return self.unknown(f"could not be sent after a redirect ({reason})")
-        return SourceUnavailableError(f"{self._request} was not sent, for no connection was made ({reason}): try again")
+            return self.unknown(f"could not be sent after a redirect ({why})")
+        return SourceUnavailableError(f"{self._request} was not sent, for no connection was made ({why}): try again")
 
-    def unanswered(self, reason: object) -> FencelockError:
+    def unanswered(self, reason: Exception) -> FencelockError:
         """Return the error of a request whose answer did not arrive, or not whole."""
-        return self.unknown(f"has lost its answer ({type(reason).__name__}: {reason})")
+        return self.unknown(f"has lost its answer ({type(reason).__name__})")
 
     def unknown(self, what: str) -> OutcomeUnknownError:
         """Return the error of a request that may have taken effect, with its key."""
