@@ -16,7 +16,7 @@ LAB = "fencelock_lab"
 TESTS = "tests"
 
 LAYERS = (
-    ("errors", "_sequencer_text", "model", "hooks", "clock", "verifier", "_install", "_platform", "_threads"),
+    ("errors", "_sequencer_text", "model", "hooks", "clock", "verifier", "_install", "_rpc", "_platform", "_threads"),
     ("protocol",),
     ("_flows",),
     ("stores",),
@@ -50,11 +50,12 @@ _IMPURE = {
     "time",
 }
 _ALLOWED_CLIENTS = {
+    "fencelock._rpc": {"google"},
     "fencelock.cli": {"click", "rich"},
     "fencelock.grpc": {"google", "grpc"},
     "fencelock.http.client": {"aiohttp", "httpx", "httpx2", "requests"},
     "fencelock.http.django": {"asgiref", "django"},
-    "fencelock.stores.etcd": {"google", "grpc"},
+    "fencelock.stores.etcd": {"grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},
     "fencelock.http.clients": {"aiohttp", "httpx", "multidict", "requests", "urllib3"},

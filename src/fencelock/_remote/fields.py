@@ -18,6 +18,11 @@ from fencelock.model import MAX_TOKEN
 TOKEN_FIELD = "fencing-token"
 SEALED_FIELD = "fencing-sealed"
 MARK_FIELD = "fencing-mark"
+KEY_FIELD = "idempotency-key"
+REPLAYED_FIELD = "fencing-replayed"
+REPLAYED = "?1"
+"""The value of Fencing-Replayed: true."""
+MAX_KEY_CHARACTERS = 255
 MAX_TOKEN_FIELD_CHARACTERS = MAX_SEQUENCER_CHARACTERS + 2
 MAX_LIST_CHARACTERS = MAX_SEAL_IDS * 64
 _QUOTED = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]*)"')

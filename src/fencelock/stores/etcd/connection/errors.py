@@ -8,14 +8,10 @@ from typing import Any
 
 import grpc
 
+from fencelock._rpc import UNREACHED
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 
-_UNREACHED = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving", "empty address list")
-"""How gRPC's details begin when it had no connection to send a request over.
-
-For a name that cannot be resolved, older versions write `DNS resolution failed` and 1.85 writes `errors resolving`.
-"""
 _STALE_LOGIN = ("invalid auth token", "revision of auth store is old")
 _ELSEWHERE = {
     grpc.StatusCode.UNAVAILABLE,
@@ -87,7 +83,7 @@ def _details(error: Any) -> str:
 
 def was_never_sent(error: Any) -> bool:
     """Return whether the request was never sent."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _details(error).startswith(_UNREACHED)
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _details(error).startswith(UNREACHED)
 
 
 def is_stale_login(error: Any) -> bool:

@@ -1,9 +1,7 @@
 """The messages of etcd's v3 API that fencelock sends and receives, and short functions for the parts of a transaction.
 
-Promise: each class here is an ordinary protobuf message; only field numbers and types matter on the wire. The table
-becomes classes at import, in a descriptor pool of its own, so neither another package's messages nor any version of
-protobuf conflicts with them. Each function returns one message and does nothing else. Comparisons are of one key,
-except `is_empty`, which is of a range.
+Promise: each class here is an ordinary protobuf message, made from the table at import. Each function returns one
+message and does nothing else. Comparisons are of one key, except `is_empty`, which is of a range.
 Never: a general client's messages; what neither locks nor guards need is left out, and is skipped when a server sends
 it.
 """
@@ -11,9 +9,8 @@ it.
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from fencelock._rpc import message_classes
 
-_PACKAGE = "fencelock.etcd"
 _TABLE = {
     "ResponseHeader": "1 cluster_id uint64, 2 member_id uint64, 3 revision int64, 4 raft_term uint64",
     "KeyValue": "1 key bytes, 2 create_revision int64, 3 mod_revision int64, 4 version int64, 5 value bytes, "
@@ -55,42 +52,7 @@ _TABLE = {
     "StatusResponse": "1 header ResponseHeader, 2 version string, 3 db_size int64, 4 leader uint64",
 }
 """The fields of each message: number, name, type, and a star if the field is repeated."""
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {
-    "bool": _Field.TYPE_BOOL,
-    "bytes": _Field.TYPE_BYTES,
-    "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
-    "string": _Field.TYPE_STRING,
-    "uint64": _Field.TYPE_UINT64,
-}
-
-
-def _add_field(message: Any, line: str) -> None:
-    number, name, kind = line.split()
-    plain = kind.rstrip("*")
-    label = _Field.LABEL_OPTIONAL if plain == kind else _Field.LABEL_REPEATED
-    field = message.field.add(name=name, number=int(number), label=label)
-    if plain in _SCALARS:
-        field.type = _SCALARS[plain]
-    else:
-        field.type = _Field.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{plain}"
-
-
-def _classes() -> dict[str, Any]:
-    """Return a class for each message of the table."""
-    file = descriptor_pb2.FileDescriptorProto(name="fencelock/etcd.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _TABLE.items():
-        message = file.message_type.add(name=name)
-        for line in filter(None, fields.split(", ")):
-            _add_field(message, line)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
-
-
-_CLASSES = _classes()
+_CLASSES = message_classes("fencelock.etcd", _TABLE)
 AuthenticateRequest = _CLASSES["AuthenticateRequest"]
 AuthenticateResponse = _CLASSES["AuthenticateResponse"]
 Compare = _CLASSES["Compare"]

@@ -1,0 +1,154 @@
+"""Channels of a lease for asyncio.
+
+Promise: as for blocking code. gRPC's asyncio takes one interceptor for each kind of call.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from fencelock._api.credentials import LeaseLike
+from fencelock.grpc.client.rules import CallRules, key_in
+from fencelock.grpc.client.targets import Options, open_channel
+from fencelock.grpc.fields import SEAL_METHOD
+
+
+def async_channel(
+    lease: LeaseLike,
+    target: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    *,
+    options: Options = (),
+    compression: grpc.Compression | None = None,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
+    insecure: bool = False,
+    independent: bool = False,
+) -> grpc.aio.Channel:
+    """Open a channel of `grpc.aio` as `channel` does. `interceptors` are the caller's own, outside of the lease's.
+
+    Its calls raise what those of `channel` raise, and `grpc.aio.AioRpcError` for a status of the handler's own. `async
+    with` closes it.
+    """
+    sealing = Sealing(CallRules(lease, target, options, independent=independent))
+    ours = [kind(sealing) for kind in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]
+    more = {"compression": compression, "interceptors": [*interceptors, *ours]}
+    channel: grpc.aio.Channel = open_channel(grpc.aio, target, credentials, options, insecure=insecure, **more)
+    sealing.call = channel.unary_unary(SEAL_METHOD)
+    return channel
+
+
+async def async_seal(channel: grpc.aio.Channel) -> None:
+    """Seal a service before its first call, as `seal` does. `channel` is of `fencelock.grpc.async_channel`."""
+    await channel.unary_unary(SEAL_METHOD)(b"")
+
+
+class Sealing:
+    """The seal before the first call of a channel, and the channel's rules."""
+
+    def __init__(self, rules: CallRules) -> None:
+        self.rules = rules
+        self.call: Any = None
+        self._turn = asyncio.Lock()
+
+    async def first(self, details: Any) -> None:
+        """Seal the service before the first call, in one task: as for threads."""
+        if not self.rules.is_sealed():
+            async with self._turn:
+                if not self.rules.is_sealed():
+                    more = {"credentials": details.credentials, "wait_for_ready": details.wait_for_ready}
+                    await self.call(b"", timeout=details.timeout, **more)
+
+
+class _Interceptor:
+    def __init__(self, sealing: Sealing) -> None:
+        self._sealing = sealing
+
+    async def _begin(self, continuation: Any, details: Any, request: Any) -> "AsyncFencedCall":
+        rules = self._sealing.rules
+        is_seal = details.method in (SEAL_METHOD, SEAL_METHOD.encode())
+        if is_seal:
+            rules.check_may_seal()
+        else:
+            await self._sealing.first(details)
+        with rules.sending(details.metadata) as metadata:
+            native = await continuation(details._replace(metadata=grpc.aio.Metadata(*metadata)), request)
+        return AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)
+
+
+class AsyncFencedCall:
+    """A call as gRPC returns it, whose response and messages are judged before they are given out."""
+
+    def __init__(self, native: Any, rules: CallRules, key: str | None, *, is_seal: bool) -> None:
+        self.native = native
+        self._rules = rules
+        self._key = key
+        self._is_seal = is_seal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.response().__await__()
+
+    async def response(self) -> Any:
+        """Return the response; raise what the call's status means."""
+        try:
+            response = await self.native
+        except grpc.aio.AioRpcError as error:
+            raise self._rules.error(error, key=self._key, is_seal=self._is_seal) from error
+        await self._check_end()
+        return response
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """Yield the messages of a stream, the first one after the marks that came before it were seen."""
+        is_believed = False
+        messages = aiter(self.native)
+        while True:
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                break
+            except grpc.aio.AioRpcError as error:
+                raise self._rules.error(error, key=self._key, is_seal=False) from error
+            if not is_believed:
+                await self._check_begin()
+                is_believed = True
+            yield message
+        await self._check_end()
+
+    async def _check_begin(self) -> None:
+        try:
+            self._rules.check_answer(await self.native.initial_metadata(), is_seal=False)
+        except BaseException:
+            self.native.cancel()
+            raise
+
+    async def _check_end(self) -> None:
+        received = (await self.native.initial_metadata(), await self.native.trailing_metadata())
+        self._rules.check_answer(*received, is_seal=self._is_seal)
+
+
+class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        call = await self._begin(continuation, client_call_details, request)
+        await call
+        return call.native
+
+
+class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return (await self._begin(continuation, client_call_details, request)).messages()
+
+
+class _StreamUnary(_Interceptor, grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        # Not awaited here: the caller may have to write its requests first.
+        return await self._begin(continuation, client_call_details, request_iterator)
+
+
+class _StreamStream(_Interceptor, grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return (await self._begin(continuation, client_call_details, request_iterator)).messages()

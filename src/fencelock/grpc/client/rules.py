@@ -1,0 +1,175 @@
+"""What a client of a lease sends with each call, and what it believes of the answer. Both APIs use it.
+
+Promise: an answer is believed only if a guard has admitted the call with the lease's own token. Each seal that a
+service tells of is remembered, with whichever status it came. A status of the service's guard becomes the error that a
+guard in this process would raise. A call that may have been executed is never called undone.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._flows.tenure import Key
+from fencelock._remote.faults import error_of
+from fencelock._remote.fields import (
+    KEY_FIELD,
+    MARK_FIELD,
+    REPLAYED,
+    REPLAYED_FIELD,
+    SEALED_FIELD,
+    TOKEN_FIELD,
+    decode_marks,
+    encode_sealed,
+    encode_string,
+)
+from fencelock._remote.keys import RequestKeys
+from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
+from fencelock._rpc import UNREACHED
+from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
+from fencelock.grpc.client.targets import Options
+from fencelock.grpc.details import decode_details
+from fencelock.grpc.fields import Metadata
+
+Pairs = Iterable[tuple[str, str | bytes]]
+_SERVICE_CONFIG = "grpc.service_config"
+"""With this option gRPC may send a call again by itself, so that its last failure is not its only one."""
+_IN_DOUBT = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DATA_LOSS,
+}
+"""What gRPC itself, or something in between, may answer after the handler has run. The others come from handlers."""
+
+
+class CallRules:
+    """The rules of one channel of one lease. Any thread may use it."""
+
+    def __init__(self, lease: LeaseLike, target: str, options: Options, *, independent: bool) -> None:
+        self._credential = credential_of(lease)
+        self._target = target
+        self._text = encode_string(str(self._credential.sequencer))
+        self._seals = SEAL_MEMORIES.of(self._credential)
+        self._keys = RequestKeys(self._credential.sequencer)
+        self._may_repeat = any(name == _SERVICE_CONFIG for name, _ in options)
+        self._is_independent = independent
+
+    @property
+    def _opened(self) -> tuple[Key, ...]:
+        """What the tenure remembers of the whole service, beside the resources of its own guards."""
+        return ((f"grpc:{self._target}", self._target),)
+
+    def is_sealed(self) -> bool:
+        """Return whether the service has told of a seal."""
+        return bool(self._seals.ids(self._target))
+
+    @contextmanager
+    def sending(self, own: Pairs | None) -> Iterator[list[tuple[str, str | bytes]]]:
+        """A block that sends one call, with these metadata; the lease's error if it is over. `own` are the caller's.
+
+        The lease's release waits for the block.
+        """
+        block = object()
+        self._credential.enter_guarded(block)
+        try:
+            self._credential.check_valid()
+            yield self._metadata(own)
+        finally:
+            self._credential.leave_guarded(block)
+
+    def _metadata(self, own: Pairs | None) -> list[tuple[str, str | bytes]]:
+        sent = [(key, value) for key, value in own or ()]
+        if all(key != KEY_FIELD for key, _ in sent):
+            sent.append((KEY_FIELD, self._keys.draw()))
+        if ids := self._seals.ids(self._target):
+            sent.append((SEALED_FIELD, encode_sealed(ids)))
+        return [*sent, (TOKEN_FIELD, self._text)]
+
+    # --- the seal before the first call -------------------------------------------------------------------------------
+    def check_may_seal(self) -> None:
+        """Raise GuardError if the service would be sealed after the tenure has read elsewhere (G2)."""
+        self._credential.tenure.check_may_open(self._opened, is_independent=self._is_independent)
+
+    # --- the answers --------------------------------------------------------------------------------------------------
+    def check_answer(self, *received: Pairs | None, is_seal: bool) -> None:
+        """Remember the seals in an answer's metadata; UnfencedWriteError if no guard has admitted its call."""
+        pairs = _pairs(*received)
+        marks = self._marks(pairs)
+        if (REPLAYED_FIELD, REPLAYED) in pairs and not marks:
+            return
+        self._seals.check_fenced(self._target, marks)
+        tenure = self._credential.tenure
+        tenure.remember(self._opened, self._opened)
+        if not is_seal:
+            tenure.begin_reading(self._opened)
+
+    def error(self, error: Any, *, key: str | None, is_seal: bool) -> Exception:
+        """Return the error that a call's status means; the status itself if it is the handler's own answer."""
+        pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
+        self._seals.remember(self._target, self._marks(pairs))
+        meant = self._meant_by_details(error, pairs) or self._meant_by_code(error, pairs)
+        if is_seal:
+            return self._meant_by_seal(error, meant)
+        if isinstance(meant, OutcomeUnknownError):
+            meant.idempotency_key = key
+        return meant
+
+    def _meant_by_seal(self, error: Any, meant: Exception) -> Exception:
+        """Return the error of a seal: what it was made for was not sent."""
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return UnsupportedError(
+                f"{self._target} does not fence its calls: give its server fencelock.grpc.FencingInterceptor(guards), "
+                f"or call it over a channel without the lease. Nothing was done"
+            )
+        if isinstance(meant, OutcomeUnknownError):
+            return SourceUnavailableError(
+                f"{self._target} could not be sealed, and nothing was done ({_text_of(error)})"
+            )
+        return meant
+
+    def _meant_by_details(self, error: Any, pairs: Metadata) -> FencelockError | None:
+        info = decode_details(pairs)
+        kind = info.reason.lower().replace("_", "-") if info is not None else ""
+        return error_of(kind, str(error.details() or ""), info.fields) if info is not None else None
+
+    def _meant_by_code(self, error: Any, pairs: Metadata) -> Exception:
+        code, text = error.code(), _text_of(error)
+        if code is grpc.StatusCode.UNAVAILABLE and self._was_never_sent(str(error.details()), pairs):
+            return SourceUnavailableError(f"{self._target} cannot be reached, and nothing was done ({text})")
+        if code not in _IN_DOUBT:
+            return error  # type: ignore[no-any-return]
+        return OutcomeUnknownError(
+            f"{self._target} did not answer ({text}): the call may have been executed. To repeat it without doing it "
+            f"twice, send this error's idempotency_key as the metadata {KEY_FIELD}, if the service keeps keys; or read "
+            f"what is there"
+        )
+
+    def _was_never_sent(self, details: str, pairs: Metadata) -> bool:
+        # A service that could not reach another one may pass the same text on, but a fenced one adds its marks.
+        return not pairs and not self._may_repeat and details.startswith(UNREACHED)
+
+    def _marks(self, pairs: Metadata) -> tuple[RemoteMark, ...]:
+        try:
+            return tuple(mark for key, value in pairs if key == MARK_FIELD for mark in decode_marks(str(value)))
+        except ValueError:
+            # What is not a mark proves nothing.
+            return ()
+
+
+def key_in(metadata: Pairs) -> str | None:
+    """Return the idempotency key of a call."""
+    return next((str(value) for key, value in metadata if key == KEY_FIELD), None)
+
+
+def _text_of(error: Any) -> str:
+    return f"{error.code().name}: {error.details() or ''}".rstrip(": ")
+
+
+def _pairs(*received: Iterable[Any] | None) -> Metadata:
+    return tuple((key, value) for metadata in received for key, value in metadata or ())
