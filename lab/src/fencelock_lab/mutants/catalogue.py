@@ -20,6 +20,7 @@ _ADMIT = "_flows/admit.py"
 _GUARDING = "_flows/guarding.py"
 _EFFECTS = "_flows/effects.py"
 _TENURE = "_flows/tenure.py"
+_REMOTE = "_remote/tenure.py"
 _ACQUIRE = "_flows/acquire.py"
 _RECORD = "_keeper/record.py"
 _KEEPER = "_keeper/keeper.py"
@@ -28,6 +29,7 @@ _SQL = "stores/sqlite/source/source.sql"
 _GUARD_SQL = "stores/sqlite/guard/guard.sql"
 _MARK_SQL = "stores/sqlite/guard/schema.sql"
 _TABLE_SQL = "stores/sqlite/guard/triggers.sql"
+_WORKERS = "tests/http/test_workers.py"
 _GUARDS = "tests/rules/test_guards.py"
 _ADMITS = "tests/unit/test_admit.py"
 _FILE_KIT = "tests/conformance/test_sqlite.py"
@@ -56,6 +58,8 @@ MUTANTS = (
     Mutant("G5 another source", _ADMIT, "if mark.source_id is not None and mark.source_id != sequencer.source_id:", "if False:", _GUARDS),
     Mutant("G6 raised mark admits nobody", _ADMIT, "    if mark.digest is None:\n", "    if False:\n", "tests/rules/test_guard_enforcement.py tests/unit/test_admit.py"),
     Mutant("G9 remembered seal", _ADMIT, "    if was_sealed:", "    if False:", "tests/unit/test_admit.py"),
+    Mutant("G9 seals that the client was told of", _REMOTE, "return bool(self._told) and seal_id(key) in self._told", "return False", _WORKERS),
+    Mutant("G2 a resource that the client was not told of", _REMOTE, "self.has_read = bool(told)", "self.has_read = False", _WORKERS),
     Mutant("G10 closed mark", _ADMIT, "    if mark.is_closed:\n        raise _stale", "    if False:\n        raise _stale", _ENDS),
     Mutant("G12 anybody closes", _OPTIMISTIC, "            if mark.digest == digest:", "            if True:", _COMPARES),
     Mutant("G12 one digest", "model.py", "return one_way(one_way(claim))", "return one_way(claim)", "tests/unit/test_model.py"),
