@@ -1,9 +1,9 @@
 """The source of tokens in an etcd cluster: one transaction to acquire, one to release, one keepalive for all leases.
 
 Promise: a token is the revision that created the claim's key. The cluster has agreed on it and flushed it before any
-answer tells it (T1, T6). One etcd lease for each ttl of a process keeps all its queue entries; the time left is counted
-from the last confirmed keepalive. `etcdctl lock` and Go's `concurrency.Mutex` exclude fencelock's locks, and the
-reverse.
+answer tells it (T1, T6). One etcd lease for each ttl of a source object keeps all its queue entries; the time left is
+counted from the last confirmed keepalive. `etcdctl lock` and Go's `concurrency.Mutex` exclude fencelock's locks, and
+the reverse.
 Never: a record made without `install`; a request repeated here; a claim or a proof beyond this module: what is below
 knows digests only.
 """

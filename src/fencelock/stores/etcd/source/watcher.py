@@ -1,4 +1,4 @@
-"""The watches of a process at one cluster: one stream, served by one thread, tells the deletion of keys.
+"""The watches of one source object at its cluster: one stream, served by one thread, tells the deletion of keys.
 
 Promise: a watch notifies its owner when the key is deleted after the given revision, or as soon as a deletion might be
 missed, because the stream broke or etcd no longer keeps the revision: then every owner reads the key itself. A watch is
