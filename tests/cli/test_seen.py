@@ -125,13 +125,20 @@ def test_an_unknown_command_is_told_the_one_that_is_spelled_like_it(program: Pro
 
 
 @pytest.mark.parametrize(
-    ("words", "right"), [("help", "--help"), ("help run", "COMMAND --help"), ("version", "--version")]
+    ("words", "right"),
+    [
+        ("help", "--help"),
+        ("help run", "COMMAND --help"),
+        ("version", "--version"),
+        ("lock a true", "run NAME -- CMD"),
+        ("unlock a", "break NAME --reason TEXT"),
+    ],
 )
-def test_a_command_that_is_an_option_here_is_told_so(program: Program, words: str, right: str) -> None:
+def test_a_command_of_other_programs_is_told_what_to_write(program: Program, words: str, right: str) -> None:
     command, *others = words.split()
     done = program.inside(command, *others)
     assert done.returncode == 64
-    assert done.stderr.startswith(f"fencelock: No such command '{command}'. Write: fencelock --")
+    assert done.stderr.startswith(f"fencelock: No such command '{command}'. Write: fencelock ")
     assert right in done.stderr.splitlines()[0]
 
 

@@ -42,8 +42,15 @@ _MODULES = {
 }
 """The module of each command, in the order of the help."""
 
-_ASKED_BY_OPTION = {"help": "--help, or fencelock COMMAND --help", "version": "--version"}
-"""What other programs have as commands."""
+_INSTEAD = {
+    "acquire": "run NAME -- CMD",
+    "help": "--help, or fencelock COMMAND --help",
+    "lock": "run NAME -- CMD",
+    "release": "break NAME --reason TEXT",
+    "unlock": "break NAME --reason TEXT",
+    "version": "--version",
+}
+"""What to write in place of other programs' commands."""
 
 
 class CommandGroup(click.Group):
@@ -67,8 +74,8 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            if option := _ASKED_BY_OPTION.get(args[0]):
-                raise click.UsageError(f"No such command {args[0]!r}. Write: fencelock {option}", ctx) from None
+            if instead := _INSTEAD.get(args[0]):
+                raise click.UsageError(f"No such command {args[0]!r}. Write: fencelock {instead}", ctx) from None
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], {*self.list_commands(ctx), *extensions.LAB_COMMANDS}, 1)
