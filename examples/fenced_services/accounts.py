@@ -1,4 +1,4 @@
-"""A service that keeps a balance. PostgreSQL decides who may write it, in the transaction of the write."""
+"""A service that keeps a balance. PostgreSQL decides who may write it."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,7 @@
-"""The nightly job: `nightly.py DAY TAKINGS [--freeze]` adds a day's takings to the balance, and reports them."""
+"""The nightly job: add a day's takings to the balance, and report them.
+
+`nightly.py DAY TAKINGS [--freeze]`
+"""
 
 import logging
 import os
@@ -22,23 +25,26 @@ def say(text: str) -> None:
     print(f"{day:8} {text}", flush=True)
 
 
+def reach(service: str, sequencer: fencelock.Sequencer) -> httpx.Client:
+    """Return a client that sends the sequencer with each request."""
+    return fencelock.http.client(sequencer, httpx.Client(base_url=service, timeout=TIMEOUT_S))
+
+
 def work(sequencer: fencelock.Sequencer) -> None:
     """Do the day's work, all of it in one tenure."""
-    with (
-        fencelock.http.client(sequencer, httpx.Client(base_url=ACCOUNTS, timeout=TIMEOUT_S)) as accounts,
-        fencelock.http.client(sequencer, httpx.Client(base_url=REPORTS, timeout=TIMEOUT_S)) as reports,
-    ):
-        accounts.post("/.well-known/fencing/seal")  # Both services, before anything is read from either.
-        reports.post("/.well-known/fencing/seal")
-        balance = accounts.get("/balance").json()
-        say(f"has token {sequencer.token}, seals both services, and reads the balance: {balance}")
+    with reach(ACCOUNTS, sequencer) as accounts, reach(REPORTS, sequencer) as reports:
+        for service in (accounts, reports):  # Both, before anything is read from either.
+            service.post("/.well-known/fencing/seal")
+        before = accounts.get("/balance").json()
+        after = before + int(takings)
+        say(f"has token {sequencer.token}, seals both services, and reads {before}")
         if freeze:
             freeze.clear()
             say("freezes")
             os.kill(os.getpid(), signal.SIGSTOP)
             say("wakes")
-        say(f"writes {balance + int(takings)}")
-        accounts.put("/balance", json=balance + int(takings), headers={"Idempotency-Key": day})
+        say(f"writes {after}")
+        accounts.put("/balance", json=after, headers={"Idempotency-Key": day})
         reports.put(f"/reports/{day}", json=int(takings))
         say("is done")
 
@@ -52,7 +58,8 @@ def show(sequencer: fencelock.Sequencer) -> None:
         say(f"    {name}: {value}")
 
 
-logging.getLogger("fencelock").setLevel(logging.ERROR)  # Of losses and refusals the story tells itself.
+# The story tells of losses and refusals itself.
+logging.getLogger("fencelock").setLevel(logging.ERROR)
 source = fencelock.connect(os.environ["LOCKS_URL"])
 is_done = False
 while not is_done:

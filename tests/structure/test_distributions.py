@@ -96,6 +96,6 @@ def test_the_source_distribution_can_be_tested() -> None:
     files = files_in(source)
     wanted = {"Makefile", "README.md", "SECURITY.md", "lab/pyproject.toml", "scripts/test", "requirements/test.txt"}
     assert wanted <= set(files)
-    for folder in ("src", "lab/src", "tests", "docs"):
+    for folder in ("src", "lab/src", "tests", "docs", "examples"):
         of_clone = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
         assert {name for name in of_clone if "__pycache__" not in name} <= set(files), folder
