@@ -46,7 +46,7 @@ class FirstRequests:
 
     def __init__(self) -> None:
         self._ends: dict[str, Future[None]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The garbage collector ends requests too, in any line.
 
     def take(self, origin: str, own: Future[None]) -> Future[None] | None:
         """Make this request the first one to a service; if there is one, return what it ends with."""

@@ -57,6 +57,8 @@ def test_a_fault_is_raised_as_the_error_of_a_guard_in_this_process(
             caller.call("PUT", "/report", stream=stream)
         assert type(caught.value) is error
         assert caught.value.definite is (error is not OutcomeUnknownError)
+        if isinstance(caught.value, OutcomeUnknownError):
+            assert caught.value.idempotency_key == service.received[-1].key
 
 
 def test_a_stale_token_is_told_with_its_numbers(caller: Caller, service: ScriptedService) -> None:

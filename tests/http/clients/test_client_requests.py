@@ -27,6 +27,7 @@ from fencelock import (
     Sequencer,
     SourceUnavailableError,
 )
+from fencelock.http.clients import rules
 from fencelock.http.fields import SEAL_PATH
 from tests.http.clients.callers import NO_TRUST, Caller
 from tests.http.clients.conftest import Opens
@@ -423,6 +424,23 @@ def test_threads_and_loops_wait_for_the_first_seal_of_a_service(opens: Opens, se
     for thread in threads:
         thread.join()
     assert [received.fields["fencing-sealed"] for received in service.received] == [None, f'"{SEAL}"', f'"{SEAL}"']
+
+
+def test_a_request_does_not_wait_for_ever_for_the_first_one(
+    opens: Opens, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = HandmadeLease(7)
+    answered = threading.Event()
+    service.answers.append(Answer(after=answered))
+    first = threading.Thread(target=opens(holder, service.url).call, args=["GET", "/report"])
+    first.start()
+    wait_until(lambda: service.received)
+    monkeypatch.setattr(rules, "FIRST_ANSWER_LIMIT_S", 0.01)
+    with pytest.raises(SourceUnavailableError, match=r"no answer after 0\.01 s"):
+        opens(holder, service.url).call("GET", "/report")
+    answered.set()
+    first.join()
+    assert len(service.received) == 1
 
 
 @pytest.mark.asyncio

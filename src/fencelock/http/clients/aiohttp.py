@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 from multidict import CIMultiDict
 
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others_async
 from fencelock.http.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
@@ -50,24 +50,33 @@ class FencingHop:
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send one request with the token, and return its answer if a guard has admitted it."""
-        with self._outgoing(request) as outgoing:
-            async with outgoing.in_async_turn():
-                response = await self._sent(request, handler, outgoing)
-                response.outgoing = outgoing  # type: ignore[attr-defined]
-                try:
-                    is_problem = outgoing.may_be_problem(response.status, _fields(response))
-                    body = await response.read() if is_problem else b""
-                    outgoing.check(response.status, _fields(response), body)
-                except BaseException:
-                    response.close()
-                    raise
+        outgoing = self._outgoing(request)
+        try:
+            outgoing.begin()
+            await wait_for_others_async(outgoing)
+            return await self._exchange(request, handler, outgoing)
+        finally:
+            outgoing.end()
+
+    async def _exchange(
+        self, request: ClientRequest, handler: ClientHandlerType, outgoing: OutgoingRequest
+    ) -> ClientResponse:
+        response = await self._sent(request, handler, outgoing)
+        response.outgoing = outgoing  # type: ignore[attr-defined]
+        try:
+            is_problem = outgoing.may_be_problem(response.status, _fields(response))
+            body = await response.read() if is_problem else b""
+            outgoing.check(response.status, _fields(response), body)
+        except BaseException:
+            response.close()
+            raise
         return response
 
-    def _outgoing(self, request: ClientRequest) -> Any:
+    def _outgoing(self, request: ClientRequest) -> OutgoingRequest:
         url = request.url
         origin = origin_of(url.scheme, url.host or "", url.port)
         key = request.headers.get(KEY_FIELD)
-        return self.rules.outgoing(request.method, origin, url.path, key, is_proxied=request.proxy is not None)
+        return OutgoingRequest(self.rules, request.method, origin, url.path, key, is_proxied=request.proxy is not None)
 
     @staticmethod
     async def _sent(request: ClientRequest, handler: ClientHandlerType, outgoing: OutgoingRequest) -> ClientResponse:

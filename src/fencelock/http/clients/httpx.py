@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others, wait_for_others_async
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def fenced(client: "AnyHttpx", rules: ClientRules) -> object:
 
 def _library_of(client: object) -> Any:
     """Return the module httpx or httpx2."""
-    roots = (parent.__module__.partition(".")[0] for parent in type(client).__mro__)
-    return import_module(next(root for root in roots if root in {"httpx", "httpx2"}))
+    roots = [parent.__module__.partition(".")[0] for parent in type(client).__mro__]
+    return import_module("httpx2" if "httpx2" in roots else "httpx")
 
 
 def _is_own(transport: object, library: Any) -> bool:
@@ -65,14 +65,14 @@ class BaseFencedTransport:
         )
         self._is_proxied = "Proxy" in type(getattr(inner, "_pool", None)).__name__
 
-    def _outgoing(self, request: "httpx.Request") -> Any:
+    def _outgoing(self, request: "httpx.Request") -> OutgoingRequest:
         url = request.url
         key = self._rules.key_for(request.method, request.headers.get(KEY_FIELD))
         if key is not None:
             # In the caller's request: authentication and redirects send it again, with the same key.
             request.headers[KEY_FIELD] = key
         origin = origin_of(url.scheme, url.host, url.port)
-        return self._rules.outgoing(request.method, origin, url.path, key, is_proxied=self._is_proxied)
+        return OutgoingRequest(self._rules, request.method, origin, url.path, key, is_proxied=self._is_proxied)
 
     def _with_fields(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Request":
         sent: httpx.Request = self._library.Request(
@@ -105,16 +105,24 @@ class FencedTransport(BaseFencedTransport):
 
     def handle_request(self, request: "httpx.Request") -> "httpx.Response":
         """Send one request with the token, and return its answer if a guard has admitted it."""
-        with self._outgoing(request) as outgoing, outgoing.in_turn():
-            response = self._sent(request, outgoing)
-            stream = response.stream = _stream_classes(self._library)[0](response.stream, outgoing, self._library)
-            try:
-                is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
-                body = self._decoded(response, stream.read_whole()) if is_problem else b""
-                outgoing.check(response.status_code, response.headers.get, body)
-            except BaseException:
-                response.close()
-                raise
+        outgoing = self._outgoing(request)
+        try:
+            outgoing.begin()
+            wait_for_others(outgoing)
+            return self._exchange(request, outgoing)
+        finally:
+            outgoing.end()
+
+    def _exchange(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
+        response = self._sent(request, outgoing)
+        stream = response.stream = _stream_classes(self._library)[0](response.stream, outgoing, self._library)
+        try:
+            is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
+            body = self._decoded(response, stream.read_whole()) if is_problem else b""
+            outgoing.check(response.status_code, response.headers.get, body)
+        except BaseException:
+            response.close()
+            raise
         return response
 
     def _sent(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
@@ -146,17 +154,24 @@ class AsyncFencedTransport(BaseFencedTransport):
 
     async def handle_async_request(self, request: "httpx.Request") -> "httpx.Response":
         """Send one request with the token, and return its answer if a guard has admitted it."""
-        with self._outgoing(request) as outgoing:
-            async with outgoing.in_async_turn():
-                response = await self._sent(request, outgoing)
-                stream = response.stream = _stream_classes(self._library)[1](response.stream, outgoing, self._library)
-                try:
-                    is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
-                    body = self._decoded(response, await stream.read_whole()) if is_problem else b""
-                    outgoing.check(response.status_code, response.headers.get, body)
-                except BaseException:
-                    await response.aclose()
-                    raise
+        outgoing = self._outgoing(request)
+        try:
+            outgoing.begin()
+            await wait_for_others_async(outgoing)
+            return await self._exchange(request, outgoing)
+        finally:
+            outgoing.end()
+
+    async def _exchange(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
+        response = await self._sent(request, outgoing)
+        stream = response.stream = _stream_classes(self._library)[1](response.stream, outgoing, self._library)
+        try:
+            is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
+            body = self._decoded(response, await stream.read_whole()) if is_problem else b""
+            outgoing.check(response.status_code, response.headers.get, body)
+        except BaseException:
+            await response.aclose()
+            raise
         return response
 
     async def _sent(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":

@@ -15,7 +15,7 @@ from requests.utils import select_proxy
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from fencelock.errors import ConfigError
-from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, split_origin
+from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, split_origin, wait_for_others
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 
 
@@ -51,26 +51,41 @@ class FencedAdapter(BaseAdapter):
     ) -> requests.Response:
         """Send one request with the token, and return its answer if a guard has admitted it."""
         options = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-        with self._outgoing(request, proxies) as outgoing, outgoing.in_turn():
-            response = self._sent(request, outgoing, options)
-            try:
-                is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
-                if not is_problem:
-                    outgoing.check(response.status_code, response.headers.get)
-                if is_problem or not stream:
-                    self._read(response, outgoing)
-                if is_problem:
-                    outgoing.check(response.status_code, response.headers.get, response.content)
-            except BaseException:
-                response.close()
-                raise
-        return response
+        outgoing = self._outgoing(request, proxies)
+        try:
+            outgoing.begin()
+            wait_for_others(outgoing)
+            return self._exchange(request, outgoing, options, is_streamed=stream)
+        finally:
+            outgoing.end()
 
     def close(self) -> None:
         """Close the inner adapter."""
         self._inner.close()
 
-    def _outgoing(self, request: requests.PreparedRequest, proxies: Any) -> Any:
+    def _exchange(
+        self,
+        request: requests.PreparedRequest,
+        outgoing: OutgoingRequest,
+        options: dict[str, Any],
+        *,
+        is_streamed: bool,
+    ) -> requests.Response:
+        response = self._sent(request, outgoing, options)
+        try:
+            is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
+            if not is_problem:
+                outgoing.check(response.status_code, response.headers.get)
+            if is_problem or not is_streamed:
+                self._read(response, outgoing)
+            if is_problem:
+                outgoing.check(response.status_code, response.headers.get, response.content)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _outgoing(self, request: requests.PreparedRequest, proxies: Any) -> OutgoingRequest:
         method, url = request.method or "", request.url or ""
         scheme, host, port = split_origin(url)
         own = request.headers.get(KEY_FIELD)
@@ -80,7 +95,8 @@ class FencedAdapter(BaseAdapter):
             request.headers[KEY_FIELD] = key
         path = request.path_url.partition("?")[0]
         is_proxied = select_proxy(url, proxies) is not None
-        return self._rules.outgoing(method, origin_of(scheme, host, port), path, key, is_proxied=is_proxied)
+        origin = origin_of(scheme, host, port)
+        return OutgoingRequest(self._rules, method, origin, path, key, is_proxied=is_proxied)
 
     def _sent(
         self, request: requests.PreparedRequest, outgoing: OutgoingRequest, options: dict[str, Any]

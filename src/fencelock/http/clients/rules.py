@@ -7,9 +7,8 @@ which carries the request's key. Never: I/O; a sequencer in an error.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -36,6 +35,8 @@ _ABSENCE = frozenset({304, 404, 410})
 """Answers without a body of their own that still say what the resource is, or that it is not there."""
 MAX_REDIRECTED_KEYS = 1024
 """Unsafe requests whose redirects a client remembers; the oldest is forgotten first."""
+FIRST_ANSWER_LIMIT_S = 60.0
+"""How long requests wait for the answer to their tenure's first one."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECTS_TO_A_PAGE = frozenset({301, 302, 303})
 """Answers to an unsafe request that stand for "done, see there": 307 and 308 ask for the request once more."""
@@ -107,44 +108,62 @@ class ClientRules:
 
     def lost(self, method: str, url: str, key: str | None, reason: Exception) -> FencelockError:
         """Return the error of a call that ended without an answer, outside of any request that was sent."""
-        return OutgoingRequest(self, method.upper(), url.partition("?")[0], "", key).unanswered(reason)
+        return OutgoingRequest(self, method, url.partition("?")[0], "", key).unanswered(reason)
 
-    @contextmanager
-    def outgoing(
-        self, method: str, origin: str, path: str, key: str | None, *, is_proxied: bool = False
-    ) -> Iterator["OutgoingRequest"]:
-        """A block that sends one request and checks its answer. The lease's release waits for it.
-
-        Raises the lease's error if it is over, and ConfigError or GuardError if the request may not be sent.
-        """
-        outgoing = OutgoingRequest(self, method.upper(), origin, path, key)
-        outgoing.check_may_send(is_plain_proxy=is_proxied and not self._allows_plain_http)
-        block = object()
-        try:
-            self.credential.enter_guarded(block)
-            yield outgoing
-        finally:
-            self.credential.leave_guarded(block)
+    def allows_proxy(self, origin: str) -> bool:
+        """Return whether a proxy may see the requests to an origin: by TLS it only passes them on."""
+        return self._allows_plain_http or origin.startswith("https:")
 
 
 class OutgoingRequest:
-    """One request on its way to a service, and what its answer means."""
+    """One request on its way to a service, and what its answer means. The lease's release waits for it.
 
-    def __init__(self, rules: ClientRules, method: str, origin: str, path: str, key: str | None) -> None:
+    `end` follows, whatever happens after `begin`. Threads and tasks wait for `others` in between.
+    """
+
+    def __init__(
+        self, rules: ClientRules, method: str, origin: str, path: str, key: str | None, *, is_proxied: bool = False
+    ) -> None:
         self.origin = origin
         self.key = key
-        self._end: Future[None] = Future()
         self._rules = rules
-        self._request = f"{method} {origin}{path}"
-        self._is_safe = method in SAFE_METHODS
-        self._is_seal = method == "POST" and path.endswith(SEAL_PATH)
+        self._request = f"{method.upper()} {origin}{path}"
+        self._is_safe = method.upper() in SAFE_METHODS
+        self._is_seal = method.upper() == "POST" and path.endswith(SEAL_PATH)
+        self._is_proxied = is_proxied
+        self._block = object()
+        self._end: Future[None] = Future()
+        self._is_over = True
+
+    def __del__(self) -> None:
+        """End the request here if a signal handler raised before, or in, the first line of `end`."""
+        if not getattr(self, "_is_over", True):
+            self.end()
+
+    def begin(self) -> None:
+        """Count the request; raise the lease's error if it is over, ConfigError or GuardError if it may not be sent."""
+        self._check_may_send()
+        self._is_over = False
+        self._rules.credential.enter_guarded(self._block)
+
+    def others(self) -> Iterator[Future[None]]:
+        """Yield each request to wait for: as long as the service has told of no seal, one is sent at a time."""
+        memory = self._rules.memory
+        while not memory.ids(self.origin) and (other := memory.first_requests.take(self.origin, self._end)) is not None:
+            yield other
+
+    def end(self) -> None:
+        """Count the request out, and let the others go; an interrupted caller may repeat this."""
+        self._rules.memory.first_requests.end(self.origin, self._end)
+        self._rules.credential.leave_guarded(self._block)
+        self._is_over = True
 
     @property
     def _follows_write(self) -> bool:
         """True for what a library sends by itself after a write that was redirected: it keeps the key."""
         return self.key in self._rules.redirected
 
-    def check_may_send(self, *, is_plain_proxy: bool) -> None:
+    def _check_may_send(self) -> None:
         """Raise if the token may not go to this origin, or comes there too late to be a seal (G2)."""
         rules = self._rules
         if self.origin not in rules.origins:
@@ -155,7 +174,7 @@ class OutgoingRequest:
                     f"service there is meant too, name it in origins=[…]"
                 )
             )
-        if is_plain_proxy and self.origin.startswith("http:"):
+        if self._is_proxied and not rules.allows_proxy(self.origin):
             raise ConfigError(
                 f"{self._request} is not sent: its proxy would get the token without TLS. Take the proxy away for this "
                 f"machine's own services (NO_PROXY), or say allow_plain_http=True"
@@ -181,33 +200,6 @@ class OutgoingRequest:
         told = self._rules.memory.ids(self.origin)
         token = {TOKEN_FIELD: encode_string(str(self._rules.credential.sequencer))}
         return token | {SEALED_FIELD: encode_sealed(told)} if told else token
-
-    @contextmanager
-    def in_turn(self) -> Iterator[None]:
-        """A block that sends the request: alone, as long as the service has told of no seal."""
-        try:
-            for other in self._others():
-                other.result()
-            yield
-        finally:
-            self._rules.memory.first_requests.end(self.origin, self._end)
-
-    @asynccontextmanager
-    async def in_async_turn(self) -> AsyncIterator[None]:
-        """The same among the tasks of a loop."""
-        try:
-            for other in self._others():
-                # A task that is cancelled must not end the other request for everybody.
-                await asyncio.shield(asyncio.wrap_future(other))
-            yield
-        finally:
-            self._rules.memory.first_requests.end(self.origin, self._end)
-
-    def _others(self) -> Iterator[Future[None]]:
-        """Yield each request to wait for."""
-        memory = self._rules.memory
-        while not memory.ids(self.origin) and (other := memory.first_requests.take(self.origin, self._end)) is not None:
-            yield other
 
     def may_be_problem(self, status: int, fields: Fields) -> bool:
         """Return whether the answer's body is to be read before `check`."""
@@ -274,6 +266,14 @@ class OutgoingRequest:
             return self.unknown(f"could not be sent after a redirect ({why})")
         return SourceUnavailableError(f"{self._request} was not sent, for no connection was made ({why}): try again")
 
+    def kept_waiting(self) -> FencelockError:
+        """Return the error of a request that waited too long for the first one of its tenure."""
+        return SourceUnavailableError(
+            f"{self._request} was not sent: the first request to {self.origin} has no answer after "
+            f"{FIRST_ANSWER_LIMIT_S:g} s. Seal the service before it is used by several threads or tasks, by POST "
+            f"{self.origin}{SEAL_PATH}"
+        )
+
     def unanswered(self, reason: Exception) -> FencelockError:
         """Return the error of a request whose answer did not arrive, or not whole."""
         return self.unknown(f"has lost its answer ({type(reason).__name__})")
@@ -296,3 +296,23 @@ class OutgoingRequest:
             error.idempotency_key = self.key
         error.definite = error.definite and not self._follows_write
         return error
+
+
+def wait_for_others(outgoing: OutgoingRequest) -> None:
+    """Wait until the request may be sent; SourceUnavailableError if another one is not answered in time."""
+    try:
+        for other in outgoing.others():
+            other.result(FIRST_ANSWER_LIMIT_S)
+    except TimeoutError:
+        raise outgoing.kept_waiting() from None
+
+
+async def wait_for_others_async(outgoing: OutgoingRequest) -> None:
+    """Wait, in a task, until the request may be sent; SourceUnavailableError if another one is not answered in time."""
+    try:
+        for other in outgoing.others():
+            async with asyncio.timeout(FIRST_ANSWER_LIMIT_S):
+                # A task that is cancelled must not end the other request for everybody.
+                await asyncio.shield(asyncio.wrap_future(other))
+    except TimeoutError:
+        raise outgoing.kept_waiting() from None
