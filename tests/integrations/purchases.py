@@ -40,7 +40,7 @@ class Purchases:
         self._programs: list[subprocess.Popen[bytes]] = []
         for name, text in (files(PAGE) | {"carrier.py": CARRIER}).items():
             (folder / name).write_text(re.sub(r"(?m)^(\w+_M?S) = .*$", _shortened, text))
-        subprocess.run([sys.executable, "prepare.py"], cwd=folder, check=True, timeout=DEADLINE_S)
+        self.run("prepare.py")
         self.source = fencelock.connect(f"sqlite:///{folder}/locks.db")
         self.source.install()
         self.plan = fencelock.guard(f"sqlite:///{folder}/app.db", resource="plan", lock="planner")
@@ -60,6 +60,10 @@ class Purchases:
     def has_ended(self, worker: int) -> bool:
         """Return whether a worker has ended by itself."""
         return self._programs[worker].poll() is not None
+
+    def run(self, *words: str) -> None:
+        """Run Python with these words to its end."""
+        subprocess.run([sys.executable, *words], cwd=self.folder, check=True, timeout=DEADLINE_S)
 
     def start(self, *words: str, **variables: str) -> None:
         """Start a worker: Python with these words."""

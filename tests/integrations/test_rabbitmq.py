@@ -15,6 +15,7 @@ from fencelock_lab.servers.rabbitmq import RabbitFleet
 from tests.integrations.purchases import Purchases
 from tests.support.helpers import wait_until
 
+DECLARE = "import pika, rabbit; rabbit.declare(pika.BlockingConnection(pika.URLParameters({!r})).channel())"
 HEARTBEAT = "?heartbeat=3"
 """Seconds, after two or three of which the broker gives up a client that says nothing."""
 
@@ -55,7 +56,7 @@ def test_a_frozen_consumers_message_is_booked_once_by_another_and_a_stale_planne
             channel.basic_publish("", "purchases", body, pika.BasicProperties(headers=to_headers(lease)))
 
         stale = purchases.stale_planner()
-        channel.queue_declare("purchases", durable=True)
+        purchases.run("-c", DECLARE.format(server.url))
         with purchases.source.lock("planner") as lease:
             purchases.plan.seal(lease)
             send(lease, 7)
