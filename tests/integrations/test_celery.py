@@ -146,6 +146,25 @@ def test_a_pause_that_is_none_is_refused(source: fencelock.Source, pause: object
         one_at_a_time(source, str, retry_after=pause)
 
 
+async def asynchronous(task: object, lease: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "complaint"),
+    [
+        (asynchronous, "is async, and this lock is not"),
+        (lambda task: None, "gets a task and a lease first"),
+        (celery.Celery("t", set_as_current=False).task(FakeTask), "write it below @app.task"),
+    ],
+    ids=["async", "no-lease", "a-task"],
+)
+def test_what_cannot_run_under_a_lease_is_refused_when_it_is_decorated(
+    source: fencelock.Source, handler: Callable[..., Any], complaint: str
+) -> None:
+    with pytest.raises(fencelock.ConfigError, match=complaint):
+        one_at_a_time(source, str)(handler)
+
+
 def test_celery_checks_the_arguments_of_a_call_without_the_lease(source: fencelock.Source) -> None:
     app = celery.Celery("t", broker="memory://")
     book = app.task(bind=True, acks_late=True)(task_that(source, lambda lease: lease.token))

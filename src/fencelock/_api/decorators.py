@@ -52,7 +52,7 @@ class Decorators(_Handle):
         A call raises AcquireTimeoutError if the handle's timeout has passed. ConfigError for a generator or an async
         function.
         """
-        _check_plain(function)
+        check_plain(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,7 +63,7 @@ class Decorators(_Handle):
 
     def leased(self, function: Callable[Concatenate["Lease", P], R]) -> Callable[P, R]:
         """Decorate a function that gets the lease as its first argument: `@source.lock("import").leased`."""
-        _check_plain(function)
+        check_plain(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -80,7 +80,7 @@ class Decorators(_Handle):
         """
 
         def decorate(function: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
-            _check_plain(function)
+            check_plain(function)
 
             @wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -138,7 +138,8 @@ class AsyncDecorators(_AsyncHandle):
         return decorate
 
 
-def _check_plain(function: object) -> None:
+def check_plain(function: object) -> None:
+    """Raise ConfigError for what a sync lock cannot decorate: its body would run after the call has returned."""
     if not callable(function):
         raise ConfigError(f"a lock decorates a function, not {function!r}")
     if inspect.iscoroutinefunction(function):

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from fencelock import Lease, Source
+from fencelock._api.decorators import check_plain
 from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock._api.lock_options import DEFAULT_TTL_S
 from fencelock._api.repeatable import is_repeatable, may_campaign_again
@@ -19,6 +20,8 @@ from fencelock.errors import AcquireTimeoutError, AlreadyDoneError, ConfigError,
 __all__ = ["one_at_a_time"]
 
 RETRY_AFTER_S = 5.0
+_GIVEN = 2
+"""The arguments that a handler gets before its task's: the task and the lease."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -38,6 +41,8 @@ def one_at_a_time(
         raise ConfigError(f"retry_after is the seconds until a task is sent again, more than 0; not {retry_after!r}")
 
     def decorate(handler: Callable[Concatenate[Any, Lease, P], R]) -> Callable[Concatenate[Any, P], R | str]:
+        signature = _signature_of(handler)
+
         @wraps(handler)
         def run(task: Any, /, *args: P.args, **kwargs: P.kwargs) -> R | str:
             _check(task)
@@ -53,13 +58,22 @@ def one_at_a_time(
                     raise
                 _begin_again(task, error, pause_s)
 
-        # Celery compares a call's arguments with the signature, which has no lease for the caller.
-        signature = inspect.signature(handler)
-        task, _, *others = signature.parameters.values()
-        run.__signature__ = signature.replace(parameters=[task, *others])  # type: ignore[attr-defined]
+        run.__signature__ = signature  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _signature_of(handler: Callable[..., object]) -> inspect.Signature:
+    """Return the signature with which Celery compares a call's arguments: the caller has no lease to pass."""
+    if hasattr(handler, "apply_async"):
+        raise ConfigError("one_at_a_time decorates a function, not a task: write it below @app.task(…)")
+    check_plain(handler)
+    signature = inspect.signature(handler)
+    own = list(signature.parameters.values())
+    if len(own) < _GIVEN:
+        raise ConfigError(f"{handler!r} gets a task and a lease first, and then the arguments of the task")
+    return signature.replace(parameters=[own[0], *own[_GIVEN:]])
 
 
 def _check(task: object) -> None:
