@@ -149,12 +149,15 @@ def test_a_pause_that_is_none_is_refused(source: fencelock.Source, pause: object
 async def asynchronous(task: object, lease: object) -> None: ...
 
 
+def plain(number: int) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("handler", "complaint"),
     [
         (asynchronous, "is async, and this lock is not"),
         (lambda task: None, "gets a task and a lease first"),
-        (celery.Celery("t", set_as_current=False).task(FakeTask), "write it below @app.task"),
+        (celery.Celery("t", set_as_current=False).task(plain), "write it below @app.task"),
     ],
     ids=["async", "no-lease", "a-task"],
 )
