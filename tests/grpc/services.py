@@ -23,6 +23,8 @@ SERVICE = "test.Reports"
 LOCK = "nightly"
 RESOURCE = "reports"
 INSERT = "INSERT INTO reports VALUES (?)"
+THREADS = 2
+"""Of a server's pool."""
 Result = TypeVar("Result")
 
 
@@ -232,10 +234,10 @@ class Service:
 
 
 @contextmanager
-def served(handlers: Handlers, interceptors: Iterable[Any] | None = None) -> Iterator[Service]:
-    """Serve the handlers on a server of blocking code, with one thread for all of them, or with so many as it needs."""
-    pool = ThreadPoolExecutor(2)
-    ours = [fencelock.grpc.FencingInterceptor([handlers.guard])]
+def served(handlers: Handlers, interceptors: Iterable[Any] | None = None, **more: Any) -> Iterator[Service]:
+    """Serve the handlers on a server of blocking code. `more` is for the interceptor."""
+    pool = ThreadPoolExecutor(THREADS)
+    ours = [fencelock.grpc.FencingInterceptor([handlers.guard], **more)]
     server = grpc.server(pool, interceptors=ours if interceptors is None else list(interceptors))
     server.add_generic_rpc_handlers((generic(handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -249,13 +251,13 @@ def served(handlers: Handlers, interceptors: Iterable[Any] | None = None) -> Ite
 
 
 @contextmanager
-def served_async(handlers: Handlers, interceptors: Iterable[Any] | None = None) -> Iterator[Service]:
-    """Serve the handlers, of either API, on a server of asyncio."""
+def served_async(handlers: Handlers, interceptors: Iterable[Any] | None = None, **more: Any) -> Iterator[Service]:
+    """Serve the handlers, of either API, on a server of asyncio. `more` is for the interceptor."""
     thread = LoopThread()
-    ours = [fencelock.grpc.AsyncFencingInterceptor([handlers.guard])]
+    ours = [fencelock.grpc.AsyncFencingInterceptor([handlers.guard], **more)]
 
     async def start() -> tuple[Any, int]:
-        pool = ThreadPoolExecutor(2)
+        pool = ThreadPoolExecutor(THREADS)
         server = grpc.aio.server(pool, interceptors=ours if interceptors is None else list(interceptors))
         server.add_generic_rpc_handlers((generic(handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
@@ -272,10 +274,10 @@ def served_async(handlers: Handlers, interceptors: Iterable[Any] | None = None) 
         thread.close()
 
 
-SERVERS: dict[str, Callable[[str], Any]] = {
-    "server": lambda url: served(Handlers(url)),
-    "async-server": lambda url: served_async(AsyncHandlers(url)),
-    "async-server-of-functions": lambda url: served_async(Handlers(url)),
+SERVERS: dict[str, Callable[..., Any]] = {
+    "server": lambda url, **more: served(Handlers(url), **more),
+    "async-server": lambda url, **more: served_async(AsyncHandlers(url), **more),
+    "async-server-of-functions": lambda url, **more: served_async(Handlers(url), **more),
 }
 
 

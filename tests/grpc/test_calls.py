@@ -1,13 +1,17 @@
 """Every kind of call carries the token to the guard in its handler, which admits or refuses it."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 import fencelock
 from fencelock.errors import StaleTokenError
-from tests.grpc.services import LOCK, RESOURCE, Caller, bodies
+from tests.grpc.services import LOCK, RESOURCE, SERVERS, THREADS, Caller, Service, bodies, path_of
+from tests.support.helpers import DEADLINE_S, wait_until_async
 
 KINDS: dict[str, Callable[[Caller], object]] = {
     "unary": lambda caller: caller.call("Put", b"late"),
@@ -27,6 +31,7 @@ def outranked(source: fencelock.Source, lease: fencelock.Lease, data: Path) -> i
     return newer.token
 
 
+@pytest.mark.parametrize("service", SERVERS, indirect=True)
 def test_each_kind_of_call_is_admitted(caller: Caller, data: Path):
     assert caller.call("Put", b"1") == b"done"
     assert caller.upload("PutAll", b"2", b"3") == b"2"
@@ -35,6 +40,7 @@ def test_each_kind_of_call_is_admitted(caller: Caller, data: Path):
     assert bodies(data) == ["1", "2", "3", "4", "5"]
 
 
+@pytest.mark.parametrize("service", SERVERS, indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stale_token_is_refused(
     caller: Caller, kind: str, source: fencelock.Source, lease: fencelock.Lease, data: Path
@@ -45,3 +51,46 @@ def test_a_stale_token_is_refused(
         KINDS[kind](caller)
     assert (caught.value.token, caught.value.mark, caught.value.resource) == (lease.token, mark, RESOURCE)
     assert bodies(data) == ["in time"]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_thread_keeps_no_sequencer_of_an_earlier_call(server: str, lease: fencelock.Lease, data: Path):
+    with SERVERS[server](f"sqlite:///{data}", required=lambda method: not method.endswith("Unguarded")) as service:
+        caller = Caller(lease, service.target)
+        for kind in KINDS.values():
+            kind(caller)
+        caller.close()
+        service.handlers.seen.clear()
+        with grpc.insecure_channel(service.target) as channel:
+            for _ in range(THREADS):
+                channel.unary_unary(path_of("Unguarded"))(b"", timeout=DEADLINE_S)
+    assert service.handlers.seen == [("Unguarded", False)] * THREADS
+
+
+def test_asyncio_has_further_forms_of_calls(lease: fencelock.Lease, service: Service):
+    async def call_in_all_forms() -> None:
+        async with fencelock.grpc.async_channel(lease, service.target) as channel:
+            assert await channel.stream_unary(path_of("PutAll"))(iter([b"1", b"2"])) == b"2"
+            chat = channel.stream_stream(path_of("Chat"))(iter([b"3"]))
+            assert [message async for message in chat] == [b"3"]
+            assert await chat.code() is grpc.StatusCode.OK
+            rows = channel.unary_stream(path_of("Rows"))(b"")
+            assert [await rows.read() for _ in range(4)] == [b"1", b"2", b"3", grpc.aio.EOF]
+            put = channel.unary_unary(path_of("Put"))(b"4")
+            assert "fencing-mark" in dict(await put.trailing_metadata())
+
+    asyncio.run(call_in_all_forms())
+
+
+def test_a_cancelled_task_is_cancelled(lease: fencelock.Lease, service: Service):
+    async def cancel() -> None:
+        async with fencelock.grpc.async_channel(lease, service.target) as channel:
+            call = channel.unary_unary(path_of("Held"))(b"1")
+            await wait_until_async(lambda: service.handlers.seen)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    asyncio.run(cancel())
+    service.handlers.may_end.set()
+    lease.release()

@@ -1,5 +1,6 @@
 """A call that shows no good token reaches no handler, and its status says why, for clients of any language."""
 
+import sys
 from typing import Any
 
 import grpc
@@ -9,6 +10,7 @@ import fencelock
 from fencelock.errors import (
     ConfigError,
     LeaseReleasedError,
+    MissingDependencyError,
     UnfencedWriteError,
     UnsupportedError,
     WrongLockError,
@@ -104,13 +106,18 @@ def test_a_service_without_the_interceptor_gets_no_call(serve: Any, caller_of: A
 
 
 def test_methods_may_be_exempt_from_tokens(data: Any):
-    handlers = Handlers(f"sqlite:///{data}")
-    interceptor = fencelock.grpc.FencingInterceptor([handlers.guard], required=lambda method: method == path_of("Put"))
-    with served(handlers, [interceptor]) as service:
+    with served(Handlers(f"sqlite:///{data}"), required=lambda method: method == path_of("Put")) as service:
         assert raw(service, "Unguarded") == b"body"
-        assert handlers.seen == [("Unguarded", False)]
-        handlers.seen.clear()
+        assert service.handlers.seen == [("Unguarded", False)]
+        service.handlers.seen.clear()
         assert refusal(service)[1].reason == "TOKEN_REQUIRED"
+
+
+def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(fencelock.grpc.__dict__, "channel", raising=False)
+    monkeypatch.setitem(sys.modules, "fencelock.grpc.client.blocking", None)
+    with pytest.raises(MissingDependencyError, match="needs grpcio and protobuf"):
+        fencelock.grpc.channel  # noqa: B018 - the name is what is loaded.
 
 
 def test_guards_may_depend_on_the_lock(caller_of: Any, source: fencelock.Source, data: Any):

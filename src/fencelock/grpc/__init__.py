@@ -6,8 +6,8 @@ Promise: importing this loads neither gRPC nor asyncio; names are loaded when th
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
     from fencelock._remote.current import has_token, sequencer
     from fencelock.grpc.client.asyncio import async_channel, async_seal
@@ -40,12 +40,26 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(home), name)
-    return found
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fencelock.grpc' has no attribute {name!r}")
+    value = getattr(_load(home), name)
+    globals()[name] = value
+    return value
+
+
+def _load(home: str) -> object:
+    try:
+        return import_module(home)
+    except ModuleNotFoundError as error:
+        from fencelock._install import install_extra
+        from fencelock.errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"fencelock.grpc needs grpcio and protobuf, and {error.name} is not installed: {install_extra('grpc')}"
+        ) from None
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *(name for name in __all__ if name not in globals())]
+    return sorted({*globals(), *__all__})

@@ -66,7 +66,9 @@ class _Interceptor:
     def __init__(self, sealing: Sealing) -> None:
         self._sealing = sealing
 
-    async def _begin(self, continuation: Any, details: Any, request: Any) -> "AsyncFencedCall":
+    async def _begin(
+        self, continuation: Any, details: Any, request: Any, *, is_awaited: bool = False
+    ) -> "AsyncFencedCall":
         rules = self._sealing.rules
         is_seal = details.method in (SEAL_METHOD, SEAL_METHOD.encode())
         if is_seal:
@@ -75,7 +77,10 @@ class _Interceptor:
             await self._sealing.first(details)
         with rules.sending(details.metadata) as metadata:
             native = await continuation(details._replace(metadata=grpc.aio.Metadata(*metadata)), request)
-        return AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)
+            call = AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)
+            if is_awaited:
+                await call
+        return call
 
 
 class AsyncFencedCall:
@@ -133,9 +138,7 @@ class AsyncFencedCall:
 
 class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        call = await self._begin(continuation, client_call_details, request)
-        await call
-        return call.native
+        return (await self._begin(continuation, client_call_details, request, is_awaited=True)).native
 
 
 class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):
