@@ -123,7 +123,8 @@ class Handlers:
         context.set_trailing_metadata((("reason", "own"),))
         context.abort(grpc.StatusCode.UNAVAILABLE if request == b"relayed" else grpc.StatusCode.NOT_FOUND, RELAYED)
 
-    def fail(self, _request: bytes, _context: Any) -> None:
+    def fail(self, request: bytes, _context: Any) -> None:
+        self._insert(request)
         raise RuntimeError("the handler is broken")
 
 
@@ -197,7 +198,8 @@ class AsyncHandlers(Handlers):
         code = grpc.StatusCode.UNAVAILABLE if request == b"relayed" else grpc.StatusCode.NOT_FOUND
         await context.abort(code, RELAYED, (("reason", "own"),))
 
-    async def fail(self, _request: bytes, _context: Any) -> None:  # type: ignore[override]
+    async def fail(self, request: bytes, _context: Any) -> None:  # type: ignore[override]
+        await self._insert(request)
         raise RuntimeError("the handler is broken")
 
 
@@ -225,10 +227,11 @@ def generic(handlers: Handlers) -> grpc.GenericRpcHandler:
 
 
 class Service:
-    """A running service: its handlers, and its address."""
+    """A running service: its handlers, its threads and its address."""
 
-    def __init__(self, handlers: Handlers, port: int) -> None:
+    def __init__(self, handlers: Handlers, pool: ThreadPoolExecutor, port: int) -> None:
         self.handlers = handlers
+        self.pool = pool
         self.port = port
         self.target = f"127.0.0.1:{port}"
 
@@ -243,7 +246,7 @@ def served(handlers: Handlers, interceptors: Iterable[Any] | None = None, **more
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        yield Service(handlers, port)
+        yield Service(handlers, pool, port)
     finally:
         handlers.may_end.set()
         server.stop(None).wait()
@@ -256,8 +259,9 @@ def served_async(handlers: Handlers, interceptors: Iterable[Any] | None = None, 
     thread = LoopThread()
     ours = [fencelock.grpc.AsyncFencingInterceptor([handlers.guard], **more)]
 
+    pool = ThreadPoolExecutor(THREADS)
+
     async def start() -> tuple[Any, int]:
-        pool = ThreadPoolExecutor(THREADS)
         server = grpc.aio.server(pool, interceptors=ours if interceptors is None else list(interceptors))
         server.add_generic_rpc_handlers((generic(handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
@@ -266,12 +270,13 @@ def served_async(handlers: Handlers, interceptors: Iterable[Any] | None = None, 
 
     server, port = thread.run(start())
     try:
-        yield Service(handlers, port)
+        yield Service(handlers, pool, port)
     finally:
         handlers.may_end.set()
         thread.run(server.stop(None))
         del server
         thread.close()
+        pool.shutdown()
 
 
 SERVERS: dict[str, Callable[..., Any]] = {

@@ -9,9 +9,10 @@ import grpc.aio
 import pytest
 
 import fencelock
-from fencelock.errors import StaleTokenError
+from fencelock.errors import ConfigError, StaleTokenError
+from fencelock.grpc import sequencer
 from tests.grpc.services import LOCK, RESOURCE, SERVERS, THREADS, Caller, Service, bodies, path_of
-from tests.support.helpers import DEADLINE_S, wait_until_async
+from tests.support.helpers import wait_until_async
 
 KINDS: dict[str, Callable[[Caller], object]] = {
     "unary": lambda caller: caller.call("Put", b"late"),
@@ -53,18 +54,15 @@ def test_a_stale_token_is_refused(
     assert bodies(data) == ["in time"]
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_thread_keeps_no_sequencer_of_an_earlier_call(server: str, lease: fencelock.Lease, data: Path):
-    with SERVERS[server](f"sqlite:///{data}", required=lambda method: not method.endswith("Unguarded")) as service:
-        caller = Caller(lease, service.target)
-        for kind in KINDS.values():
-            kind(caller)
-        caller.close()
-        service.handlers.seen.clear()
-        with grpc.insecure_channel(service.target) as channel:
-            for _ in range(THREADS):
-                channel.unary_unary(path_of("Unguarded"))(b"", timeout=DEADLINE_S)
-    assert service.handlers.seen == [("Unguarded", False)] * THREADS
+@pytest.mark.parametrize("service", SERVERS, indirect=True)
+def test_a_thread_keeps_no_sequencer_of_an_earlier_call(lease: fencelock.Lease, service: Service):
+    caller = Caller(lease, service.target)
+    for kind in KINDS.values():
+        kind(caller)
+    caller.close()
+    for _ in range(THREADS):
+        with pytest.raises(ConfigError, match="no request is being answered"):
+            service.pool.submit(sequencer).result()
 
 
 def test_asyncio_has_further_forms_of_calls(lease: fencelock.Lease, service: Service):

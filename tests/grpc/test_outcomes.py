@@ -100,8 +100,10 @@ def test_a_handlers_own_status_passes(caller: Caller):
 
 
 def test_a_broken_handler_is_an_unknown_outcome(caller: Caller):
-    with pytest.raises(OutcomeUnknownError, match="UNKNOWN"):
-        caller.call("Fail")
+    with pytest.raises(OutcomeUnknownError, match="UNKNOWN") as caught:
+        caller.call("Fail", b"1")
+    status: Any = caught.value.__cause__
+    assert "fencing-mark" in dict(status.trailing_metadata()), "the client is told of the seal all the same"
 
 
 def test_a_stream_that_was_believed_may_still_fail(caller: Caller):
