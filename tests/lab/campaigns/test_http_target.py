@@ -235,6 +235,12 @@ def test_a_service_has_a_network_where_its_client_checks_no_name() -> None:
     assert set(possible_faults(None, "https://service.example/texts/", None)) == {"freeze", "kill", "stray", "jump"}
 
 
+def test_a_dry_run_names_the_texts_and_asks_no_service(program: Program) -> None:
+    url = "https://service.example/texts/"
+    told = program.json("verify", "--guard", url, "--dry-run", "--locks", "2")
+    assert (told["guard"], len(told["makes"]), told["makes"]) == (url, 2, told["resources"])
+
+
 # --- the how-to -------------------------------------------------------------------------------------------------------
 def example() -> str:
     """Return the module of the how-to."""

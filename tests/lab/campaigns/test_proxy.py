@@ -107,6 +107,9 @@ def test_a_server_that_is_not_there_ends_the_connection() -> None:
         ("zookeeper://one,,two/app", []),
         ("zookeeper://zk.example/app?tick_ms=200", [("zk.example", 2181)]),
         ("zookeeper://zk.example/app?sasl=GSSAPI", []),
+        ("http://127.0.0.1:8000/texts/", [("127.0.0.1", 8000)]),
+        ("http://localhost/texts/", [("localhost", 80)]),
+        ("https://service.example/texts/", []),
         ("sqlite:////srv/app.db", []),
         (None, []),
     ],
@@ -126,6 +129,7 @@ def test_a_url_that_names_hosts_has_a_network(url: str | None, addresses: list[t
         ("postgresql://[::1]/app", "postgresql://[::1]:{}/app?hostaddr=127.0.0.1"),
         ("etcd://user:p%40@kv/app?locks=locks", "etcd://user:p%40@127.0.0.1:{}/app?locks=locks"),
         ("zookeeper://zk:2182/app?tick_ms=200", "zookeeper://127.0.0.1:{}/app?tick_ms=200"),
+        ("http://localhost:8000/texts/", "http://127.0.0.1:{}/texts/"),
     ],
 )
 def test_a_url_by_way_of_a_proxy_keeps_all_else(url: str, expected: str) -> None:

@@ -5,6 +5,7 @@ the campaigns that have shown nothing. It is written even if a campaign found a 
 """
 
 import socket
+import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,8 @@ def version_of(url: str) -> str:
 
 def _read_version(url: str) -> str:
     scheme = url.partition("://")[0]
+    if scheme == "http":
+        return f"an HTTP service over SQLite {sqlite3.sqlite_version}"
     if scheme == "etcd":
         return f"etcd {_etcd_version(url)}"
     with unfenced(url) as connection:
