@@ -215,12 +215,12 @@ def raises_no_mark_that_was_sealed_before(stage: Stage) -> None:
 
 def tells_of_its_seal_in_a_refusal_of_its_own(stage: Stage) -> None:
     """The refusal says what the report is, so that the client has read it."""
-    stage.client().put(stage.second, "chairs")
+    stage.client().put(stage.second, "final: chairs")
     client = stage.client()
-    reply = client.ask(stage.second, "PUT", "")
-    assert check_problem(reply, 409, "about:blank")["detail"] == "an empty report does not replace another one"
+    reply = client.ask(stage.second, "PUT", "draft: tables")
+    assert check_problem(reply, 409, "about:blank")["detail"] == "the report is final"
     assert client.seals, "the client was not told of a seal"
-    assert stage.written() == "chairs"
+    assert stage.written() == "final: chairs"
 
 
 def answers_other_errors_of_the_database_as_its_own(stage: Stage) -> None:
@@ -329,7 +329,10 @@ def speaks_to_the_client_in_python(stage: Stage) -> None:
         assert api.put("/report", content="old").status_code == 200
         assert api.get("/report").text == "old"
         assert successor.put("/report", content="new").text == "new"
-        assert successor.put("/report", content="").status_code == 409, "a refusal of the service's own is an answer"
+        successor.put("/report", content="final")
+        assert successor.put("/report", content="draft").status_code == 409, (
+            "a refusal of the service's own is an answer"
+        )
         with pytest.raises(StaleTokenError) as stale:
             api.put("/report", content="late")
         assert (stale.value.token, stale.value.mark, stale.value.resource) == (old.token, new.token, RESOURCE)
@@ -342,7 +345,7 @@ def speaks_to_the_client_in_python(stage: Stage) -> None:
     ]:
         with stage.api(presented) as api, pytest.raises(error):
             api.put("/report", content="refused")
-    assert stage.written() == "new"
+    assert stage.written() == "final"
 
 
 def shows_no_secret(stage: Stage) -> None:
@@ -372,13 +375,18 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+def make_report(database: Database, guard: fencelock.Guard) -> None:
+    """Make the service's table, which it protects."""
+    database.rows("CREATE TABLE report (id int PRIMARY KEY, body varchar(9999) NOT NULL CHECK (body <> 'forbidden'))")
+    database.rows("INSERT INTO report VALUES (1, '')")
+    guard.protect("report")
+
+
 @contextmanager
 def staged(language: str, folder: Path, database: Database, replaced: dict[str, str] | None = None) -> Iterator[Stage]:
     """Build the service of a page, and run two processes of it."""
     build(language, folder, replaced or {})
-    database.rows("CREATE TABLE report (id int PRIMARY KEY, body varchar(1000) NOT NULL CHECK (body <> 'forbidden'))")
-    database.rows("INSERT INTO report VALUES (1, '')")
-    guard_of(database).protect("report")
+    make_report(database, guard_of(database))
     with (
         proxy_before(database) as proxy,
         running(language, folder, proxy.port, database.name) as first,
