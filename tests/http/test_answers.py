@@ -245,6 +245,21 @@ def test_other_scopes_pass_untouched(kind: str) -> None:
     assert all(one is other for one, other in zip(seen, passed, strict=True))
 
 
+def test_the_requests_body_is_the_applications_to_receive() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope, receive))
+        await send(HEAD)
+
+    async def send(_: Any) -> None:
+        pass
+
+    receive = object()
+    asyncio.run(FencingMiddleware(app)(scope_of("PUT", "/", fields_of(HandmadeLease(5))), receive, send))  # type: ignore[arg-type]
+    assert seen[0][1] is receive
+
+
 def test_the_servers_own_scope_keeps_its_fields() -> None:
     scope = scope_of("PUT", "/", fields_of(HandmadeLease(5)))
     before = dict(scope)

@@ -13,6 +13,7 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, SealLostError, StaleTokenError
+from fencelock._remote.seals import MAX_SEAL_IDS
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
 from tests.http.services import Report, bare_asgi, bare_wsgi
 from tests.http.wire import Reply, Service, over_asgi, over_wsgi
@@ -153,6 +154,20 @@ def test_g2_one_guard_of_several_resources_tells_a_seal_for_each(file: Path) -> 
     report.guard = fencelock.guard(url_of(file), resources=[RESOURCE, "stock"], lock=LOCK)
     reply = start_worker("asgi", report).call("GET", "/report", HandmadeLease(43))
     assert len(set(reply.seals)) == 2
+
+
+def test_more_resources_than_a_client_could_repeat_are_not_sealed(file: Path) -> None:
+    names = [[f"r{number}" for number in range(first, first + 64)] for first in range(0, MAX_SEAL_IDS, 64)]
+    guards = [fencelock.guard(url_of(file), resources=some, lock=LOCK) for some in (*names, ["one more"])]
+    worker = start_worker("wsgi", Report(file), guards=guards)
+    sealed = worker.call("POST", "/.well-known/fencing/seal", HandmadeLease(43))
+    assert sealed.kind == "guard-refused"
+    assert len(set(sealed.seals)) == MAX_SEAL_IDS
+    assert guards[-1].mark().token == 0
+    assert len(sealed.field("fencing-mark") or "") + 17 * MAX_SEAL_IDS < 8_000, "with tokens of 19 digits, too"
+    again = start_worker("asgi", Report(file), guards=guards[:-1])
+    reply = again.call("POST", "/.well-known/fencing/seal", HandmadeLease(43), sealed.seals)
+    assert (reply.status, reply.marks) == (204, sealed.marks)
 
 
 # --- G14: a retried request -------------------------------------------------------------------------------------------

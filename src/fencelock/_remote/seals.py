@@ -19,8 +19,9 @@ from fencelock._flows.tenure import Key, Tenure
 from fencelock._platform import at_fork
 from fencelock.errors import GuardError, UnfencedWriteError
 
-MAX_SEAL_IDS = 256
-"""Resources of one service that one tenure may seal: their ids are 5 kB of a request."""
+MAX_SEAL_IDS = 128
+"""Resources of one service that one tenure may seal. Their marks are 6 kB of an answer; some clients and proxies read
+8 kB."""
 SEAL_ID_CHARACTERS = 16
 
 

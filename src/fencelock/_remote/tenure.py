@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from fencelock._api.credentials import SequencerCredential
 from fencelock._flows.tenure import Key, Tenure
-from fencelock._remote.seals import RemoteMark, seal_id
+from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, seal_id
 from fencelock.errors import GuardError
 from fencelock.model import Sequencer
 
@@ -42,8 +42,14 @@ class RemoteTenure(Tenure):
         return bool(self._told) and seal_id(key) in self._told
 
     def check_may_open(self, keys: tuple[Key, ...], *, is_independent: bool) -> None:
-        """Raise GuardError if a resource comes too late: after a read of another one, or after the answer's head."""
+        """Raise GuardError if these are too many to tell of, or if one comes too late: after a read, or after the
+        answer's head.
+        """
         self._check_can_tell(keys)
+        if len(self._told.union(map(seal_id, self.opened.union(keys)))) > MAX_SEAL_IDS:
+            raise GuardError(
+                f"one tenure may seal {MAX_SEAL_IDS} resources of a service at most: protect more by one resource"
+            )
         super().check_may_open(keys, is_independent=is_independent)
 
     def remember(self, opened: tuple[Key, ...], sealed: tuple[Key, ...]) -> None:
