@@ -387,6 +387,26 @@ def test_a_retry_is_not_asked_for_after_an_earlier_block(report: Report) -> None
     assert over_asgi(FencingMiddleware(first)).call("PUT", "/", HandmadeLease(5)).kind == "unavailable"
 
 
+def test_a_refusal_after_an_earlier_block_is_not_definite_about_the_request(report: Report) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        if scope["path"] == "/two":
+            with report.guard.transaction(sequencer()) as connection:
+                connection.execute(f"UPDATE {RESOURCE} SET value = 7 WHERE id = 1")
+        report.guard.seal(HandmadeLease(6))
+        with report.guard.transaction(sequencer()):
+            pass
+
+    service = over_asgi(FencingMiddleware(app))
+    second = service.call("PUT", "/two", HandmadeLease(5)).problem
+    assert isinstance(second, StaleTokenError)
+    assert not second.definite
+    assert value_in(report.path) == 7
+    first = service.call("PUT", "/one", HandmadeLease(5)).problem
+    assert isinstance(first, StaleTokenError)
+    assert first.definite
+
+
 def test_an_answer_to_head_has_no_body(report: Report) -> None:
     service = over_asgi(FencingMiddleware(bare_asgi(report), required=lambda *_: True))
     reply = service.call("HEAD", "/report")

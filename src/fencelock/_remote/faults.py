@@ -34,6 +34,7 @@ RETRY_AFTER_S = 1
 """When a client may try again what certainly had no effect."""
 _SERVER_ERROR = 500
 _UNAVAILABLE = 503
+_DEFINITE = "definite"
 _NUMBERS = ("token", "mark", "ceiling")
 _MAX_DIGITS = 19
 
@@ -146,6 +147,8 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
         # Another lease's staleness, which the service has met as a client itself, says nothing about this request.
         return None
     own = {name: str(getattr(error, name)) for name in kind.attributes}
+    if carried.has_begun_blocks:
+        own[_DEFINITE] = "false"
     detail = str(error) if kind.status < _SERVER_ERROR else f"{kind.title}. The service's log says more"
     return _fault(kind.name, detail, {"lock": carried.lock, "token": str(carried.token)} | own)
 
@@ -168,6 +171,8 @@ def error_of(kind: str, detail: str, fields: Mapping[str, object]) -> FencelockE
         return None
     make: Any = known.error
     error: FencelockError = make(detail, **values)
+    # An earlier block of the same request may be committed, of which the refusal says nothing.
+    error.definite = error.definite and fields.get(_DEFINITE) != "false"
     return error
 
 
