@@ -110,6 +110,17 @@ class Handlers:
         self.seen.append(("Unguarded", fencelock.grpc.has_token()))
         return request
 
+    def replay(self, request: bytes, context: Any) -> bytes:
+        """Answer a call that was done before by hand, as a handler does that keeps its answers elsewhere."""
+        context.set_trailing_metadata((("fencing-replayed", "?1"),))
+        return request
+
+    def leave_open(self, request: bytes, _context: Any) -> bytes:
+        """Return inside of a guarded block, which something else would end after the answer."""
+        self._insert(request)
+        sequencer().enter_guarded(object())
+        return request
+
     def unguarded_rows(self, _request: bytes, _context: Any) -> Iterator[bytes]:
         yield b"not fenced"
 
@@ -184,6 +195,11 @@ class AsyncHandlers(Handlers):
     async def unguarded(self, request: bytes, context: Any) -> bytes:  # type: ignore[override]
         return super().unguarded(request, context)
 
+    async def leave_open(self, request: bytes, _context: Any) -> bytes:  # type: ignore[override]
+        await self._insert(request)
+        sequencer().enter_guarded(object())
+        return request
+
     async def unguarded_rows(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
         yield b"not fenced"
 
@@ -204,7 +220,7 @@ class AsyncHandlers(Handlers):
 
 
 ARITIES = {
-    "unary_unary": ("Put", "Held", "Once", "Unguarded", "Refuse", "Fail"),
+    "unary_unary": ("Put", "Held", "Once", "Unguarded", "Replay", "LeaveOpen", "Refuse", "Fail"),
     "unary_stream": ("Rows", "UnguardedRows", "LateGuard"),
     "stream_unary": ("PutAll",),
     "stream_stream": ("Chat",),

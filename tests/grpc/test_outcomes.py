@@ -7,9 +7,18 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 import fencelock
-from fencelock.errors import AlreadyDoneError, GuardError, KeyReusedError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.errors import (
+    AlreadyDoneError,
+    ConfigError,
+    GuardError,
+    KeyReusedError,
+    OutcomeUnknownError,
+    SourceUnavailableError,
+)
+from fencelock.grpc.server import encoded_request
 from fencelock_lab.proxy.proxy import Proxy
 from tests.grpc.services import Caller, Service, bodies
 from tests.support.helpers import wait_until
@@ -97,6 +106,22 @@ def test_a_handlers_own_status_passes(caller: Caller):
     told = {key: value for key, value in caught.value.trailing_metadata()}  # noqa: C416 - pairs of two classes.
     assert told["reason"] == "own"
     assert told["fencing-mark"].startswith('"1";seal="'), "what was read before an error was read under the seal"
+
+
+def test_an_answer_that_was_kept_needs_no_mark(caller: Caller):
+    assert caller.call("Replay", b"as before") == b"as before"
+
+
+def test_no_success_is_told_before_the_end_of_a_block(caller: Caller):
+    with pytest.raises(GuardError, match="before its COMMIT"):
+        caller.call("LeaveOpen", b"1")
+
+
+def test_a_job_is_of_a_message_or_of_bytes():
+    assert encoded_request(b"1") == b"1"
+    assert encoded_request(StringValue(value="1")) == StringValue(value="1").SerializeToString()
+    with pytest.raises(ConfigError, match="protobuf message or bytes"):
+        encoded_request("1")
 
 
 def test_a_broken_handler_is_an_unknown_outcome(caller: Caller):

@@ -129,7 +129,7 @@ def test_a_service_is_not_sealed_after_another_was_read(
     shutil.copy(data, tmp_path / "second.db")
     with served(Handlers(f"sqlite:///{tmp_path / 'second.db'}")) as second:
         caller_of(lease, service.target).download("Rows")
-        with pytest.raises(GuardError, match="after this tenure has read"):
+        with pytest.raises(GuardError, match=r"fencelock\.grpc\.seal"):
             caller_of(lease, second.target).call("Put", b"1")
         assert second.handlers.seen == []
         assert caller_of(lease, second.target, independent=True).call("Put", b"1") == b"done"

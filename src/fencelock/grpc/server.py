@@ -144,10 +144,11 @@ def once(request: Any) -> Once:
     keys = [str(value) for key, value in call.invocation_metadata() if key == KEY_FIELD]
     if len(keys) != 1 or not 0 < len(keys[0]) <= MAX_KEY_CHARACTERS:
         raise RefusedRequestError(malformed_key(f"one {KEY_FIELD} of 1 to {MAX_KEY_CHARACTERS} characters is needed"))
-    return Once(keys[0], request=call.method.encode() + b"\0" + _encoded(request))
+    return Once(keys[0], request=call.method.encode() + b"\0" + encoded_request(request))
 
 
-def _encoded(request: Any) -> bytes:
+def encoded_request(request: Any) -> bytes:
+    """Return the bytes of a request; ConfigError if it is neither a protobuf message nor bytes."""
     if isinstance(request, bytes):
         return request
     if not hasattr(request, "SerializeToString"):

@@ -28,7 +28,7 @@ from fencelock._remote.fields import (
 from fencelock._remote.keys import RequestKeys
 from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
 from fencelock._rpc import UNREACHED
-from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
+from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.grpc.client.targets import Options
 from fencelock.grpc.details import decode_details
 from fencelock.grpc.fields import Metadata
@@ -61,9 +61,9 @@ class CallRules:
         self._is_independent = independent
 
     @property
-    def _opened(self) -> tuple[Key, ...]:
+    def _opened(self) -> Key:
         """What the tenure remembers of the whole service, beside the resources of its own guards."""
-        return ((f"grpc:{self._target}", self._target),)
+        return f"grpc:{self._target}", self._target
 
     def is_sealed(self) -> bool:
         """Return whether the service has told of a seal."""
@@ -94,7 +94,13 @@ class CallRules:
     # --- the seal before the first call -------------------------------------------------------------------------------
     def check_may_seal(self) -> None:
         """Raise GuardError if the service would be sealed after the tenure has read elsewhere (G2)."""
-        self._credential.tenure.check_may_open(self._opened, is_independent=self._is_independent)
+        tenure = self._credential.tenure
+        if tenure.has_read and not self._is_independent and not tenure.has_opened(self._opened):
+            raise GuardError(
+                f"{self._target} would be sealed after this tenure has read elsewhere: a stale write could land there "
+                f"in between. Seal it before the first read, by fencelock.grpc.seal(channel); say independent=True if "
+                f"nothing written to it depends on what was read elsewhere"
+            )
 
     # --- the answers --------------------------------------------------------------------------------------------------
     def check_answer(self, *received: Pairs | None, is_seal: bool) -> None:
@@ -105,9 +111,9 @@ class CallRules:
             return
         self._seals.check_fenced(self._target, marks)
         tenure = self._credential.tenure
-        tenure.remember(self._opened, self._opened)
+        tenure.remember((self._opened,), (self._opened,))
         if not is_seal:
-            tenure.begin_reading(self._opened)
+            tenure.begin_reading((self._opened,))
 
     def error(self, error: Any, *, key: str | None, is_seal: bool) -> Exception:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
