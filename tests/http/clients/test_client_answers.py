@@ -158,6 +158,16 @@ def test_an_answer_that_is_played_back_needs_no_mark(caller: Caller, service: Sc
     assert caller.call("PUT", "/report").status == 200
     with pytest.raises(UnfencedWriteError):
         caller.call("GET", "/report")  # Nothing without a key is played back.
+    service.answers.append(Answer(fields={"fencing-replayed": "?1", "fencing-mark": f'"999999";seal="{SEAL}"'}))
+    with pytest.raises(UnfencedWriteError, match="to a request with token"):
+        caller.call("PUT", "/report")
+
+
+def test_the_seals_of_the_services_own_refusal_are_remembered(caller: Caller, service: ScriptedService) -> None:
+    service.answers.append(Answer(409))
+    assert caller.call("PUT", "/report").status == 409
+    caller.call("PUT", "/report")
+    assert service.received[1].fields["fencing-sealed"] == f'"{SEAL}"'
 
 
 @pytest.mark.parametrize("status", [404, 405, 303, 401])

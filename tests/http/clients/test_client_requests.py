@@ -258,6 +258,7 @@ def test_what_the_caller_sees_of_a_request_has_no_token(
     caller: Caller, service: ScriptedService, lease: fencelock.Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caller.call("PUT", "/report")
     shown = caller.call("PUT", "/report", stream=True).shown
     assert {name.lower() for name in shown} & {"fencing-token", "fencing-sealed", "idempotency-key"} == {
         "idempotency-key"
@@ -346,8 +347,9 @@ def test_an_error_of_a_transport_that_repeats_requests_is_never_definite(lease: 
         session.mount("http://", RepeatingAdapter())
         with pytest.raises(OutcomeUnknownError):
             fencelock.http.client(lease, session, origins=[closed.url]).put(f"{closed.url}/report")
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(OutcomeUnknownError) as caught:
             fencelock.http.client(lease, plain).put("/report")
+    assert lease.sequencer.proof not in _shown(caught.value)
 
 
 class OwnSession(requests.Session):
@@ -424,6 +426,31 @@ def test_threads_and_loops_wait_for_the_first_seal_of_a_service(opens: Opens, se
     for thread in threads:
         thread.join()
     assert [received.fields["fencing-sealed"] for received in service.received] == [None, f'"{SEAL}"', f'"{SEAL}"']
+
+
+def test_a_lease_that_ends_while_a_request_waits_for_its_turn_sends_nothing(
+    opens: Opens, service: ScriptedService
+) -> None:
+    holder = HandmadeLease(7)
+    answered = threading.Event()
+    service.answers.append(Answer(after=answered))
+    errors: list[Exception] = []
+
+    def get(caller: Caller) -> None:
+        try:
+            caller.call("GET", "/report")
+        except LeaseReleasedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=get, args=[opens(holder, service.url)]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: holder.open_transactions == len(threads) and service.received)
+    holder.problem = LeaseReleasedError("released")
+    answered.set()
+    for thread in threads:
+        thread.join()
+    assert (len(errors), len(service.received)) == (1, 1)
 
 
 def test_a_request_does_not_wait_for_ever_for_the_first_one(
