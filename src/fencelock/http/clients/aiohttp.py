@@ -31,12 +31,10 @@ def fenced(client: ClientSession, rules: ClientRules) -> ClientSession:
         kind = type(FencedSession.__name__, (FencedSession, type(client)), {})
     other: ClientSession = object.__new__(kind)
     other.__dict__.update(client.__dict__)
-    # The session itself is kept, for it warns when it goes unclosed. And aiohttp would send an idempotent request once
-    # more if its connection ended, although the request may have arrived.
+    # The session itself is kept, for it warns when it goes unclosed.
     other.__dict__.update(
         fencing=FencingHop(rules),
         original=client,
-        _retry_connection=False,
         _response_class=type("FencedResponse", (FencedResponse, client._response_class), {}),  # noqa: SLF001
     )
     return other
@@ -86,6 +84,7 @@ class FencingHop:
         except _NOT_SENT as error:
             raise outgoing.not_sent(error) from error
         except (aiohttp.ClientError, OSError) as error:
+            # From a kept connection that ended, aiohttp would take its own error for a reason to send it once more.
             raise outgoing.unanswered(error) from error
         finally:
             # The answer refers to these very fields.
