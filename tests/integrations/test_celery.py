@@ -219,6 +219,7 @@ def test_a_frozen_workers_task_is_done_once_by_another_and_a_stale_planners_fail
         [(purchase, token)] = purchases.bookings()
         assert purchase == 7
         assert token > former
+        assert lease.sequencer.proof not in purchases.log()
 
 
 @pytest.mark.campaign

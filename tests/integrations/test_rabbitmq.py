@@ -74,3 +74,4 @@ def test_a_frozen_consumers_message_is_booked_once_by_another_and_a_stale_planne
         [(purchase, token)] = purchases.bookings()
         assert purchase == 7
         assert token > former
+        assert lease.sequencer.proof not in purchases.log()
