@@ -147,3 +147,20 @@ def test_a_sequencer_outside_of_a_call_is_an_error():
         fencelock.grpc.sequencer()
     with pytest.raises(ConfigError, match="no call is being answered"):
         fencelock.grpc.once(b"")
+
+
+def test_no_log_and_no_error_shows_a_proof(caller: Caller, lease: fencelock.Lease, service: Service, caplog: Any):
+    caplog.set_level("DEBUG")
+    shown = []
+    for method in ("Put", "Fail", "Refuse", "Unguarded"):
+        try:
+            caller.call(method, b"1")
+        except Exception as error:
+            shown += [repr(error), str(error), repr(error.__cause__)]
+    service.handlers.seen.clear()
+    for text in (str(lease.sequencer), quoted(lease)[:-2] + '"', quoted(lease) + "x"):
+        with pytest.raises(grpc.RpcError) as caught:
+            raw(service, "Put", ("fencing-token", text))
+        shown += [repr(caught.value), repr(caught.value.trailing_metadata())]
+    assert shown
+    assert lease.sequencer.proof not in "".join((*shown, caplog.text, repr(caller.channel)))
