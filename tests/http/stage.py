@@ -151,8 +151,15 @@ class Stage:
         return self._threads.submit(holder.put, *names, **fields)
 
     def begin_reading(self, holder: Holder) -> "Future[list[str]]":
-        """Have a holder read in a thread of its own."""
-        return self._threads.submit(holder.get)
+        """Have a holder read in a thread of its own, again and again while it is told that nothing was done."""
+
+        def read() -> list[list[str]]:
+            try:
+                return [holder.get()]
+            except fencelock.SourceUnavailableError:
+                return []
+
+        return self._threads.submit(lambda: wait_until(read)[0])
 
     def frozen(self) -> int:
         """Return the worker that has frozen itself, once it has."""

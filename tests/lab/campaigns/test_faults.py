@@ -42,6 +42,15 @@ def test_the_first_tenures_of_each_lock_are_aimed() -> None:
         assert {fault.kind for fault in first[-settings.locks :]} == {RESTORE}
 
 
+def test_the_first_tenures_at_a_service_are_stopped_in_the_middle_of_a_request() -> None:
+    settings = replace(SETTINGS, guard="https://service.example/texts/", faults=CONTROL_FAULTS)
+    first = [fault_of(settings, worker, 1) for worker in range(settings.workers)]
+    assert [fault.point for fault in first[: settings.locks]] == [BETWEEN, WRITTEN] * (settings.locks // 2)
+    assert first[-settings.locks :] == [Fault(KILL, WRITTEN)] * settings.locks
+    points = Counter(fault.point for fault in draws(settings) if fault.kind == FREEZE)
+    assert points[WRITTEN] > 0.2 * points.total()
+
+
 def test_most_freezes_last_past_the_ttl() -> None:
     lengths = [fault.seconds / SETTINGS.ttl for fault in draws(SETTINGS) if fault.kind == FREEZE]
     assert sum(length > 1 for length in lengths) / len(lengths) > 0.75

@@ -77,6 +77,14 @@ def test_a_stale_write_is_refused_after_a_newer_read(target: TextTarget, shop: P
     assert target.final(resource) == ([], 0)
 
 
+def test_a_part_of_a_line_is_a_write_that_no_process_made(target: TextTarget, shop: Path) -> None:
+    proof = tenure(target, shop)
+    write(target, proof, "a")
+    (resource,) = target.resources
+    load_guard(NAME).write(proof, resource, f"a 1 {proof.token}\nb 2")
+    assert target.final(resource) == ([("a", 1, proof.token), ("b 2", 2, proof.token)], 2)
+
+
 def test_a_text_is_emptied_at_the_end(target: TextTarget, shop: Path) -> None:
     write(target, tenure(target, shop), "a")
     assert target.remove() == []

@@ -113,10 +113,13 @@ def fault_of(settings: CampaignSettings, worker: int, tenure: int) -> Fault:
 def _aimed(settings: CampaignSettings, worker: int) -> Fault | None:
     """Return what hits the first tenure of each lock's first and last worker, so that no run is without it."""
     if FREEZE in settings.faults and worker < settings.locks:
-        return Fault(FREEZE, BETWEEN, settings.ttl * _FREEZE_TTLS[1])
-    if RESTORE in settings.faults and worker >= settings.workers - settings.locks:
-        return Fault(RESTORE)
-    return None
+        point = WRITTEN if settings.is_service and worker % 2 else BETWEEN
+        return Fault(FREEZE, point, settings.ttl * _FREEZE_TTLS[1])
+    if worker < settings.workers - settings.locks:
+        return None
+    if KILL in settings.faults and settings.is_service:
+        return Fault(KILL, WRITTEN)
+    return Fault(RESTORE) if RESTORE in settings.faults else None
 
 
 def _drawn(settings: CampaignSettings, mix: Mix, worker: int, tenure: int) -> Fault:

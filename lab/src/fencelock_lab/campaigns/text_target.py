@@ -4,6 +4,7 @@ Promise: nothing is asked of the guard but what `TextGuard` says. Each text is e
 by the holder of its lock.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,8 @@ from typing import Protocol, runtime_checkable
 import fencelock
 from fencelock_lab.campaigns.settings import OWN_GUARD, CampaignSettings
 from fencelock_lab.campaigns.target import Proof, Row, Target, TargetState
+
+_LINE = re.compile(r"(\S+) ([0-9]+) ([1-9][0-9]*)")
 
 
 @runtime_checkable
@@ -67,8 +70,7 @@ class TextTarget(Target):
     def final(self, resource: str) -> tuple[list[Row], int]:
         """Return the lines, as the next holder of the lock reads them, and their number."""
         with self._holding() as lease:
-            lines = self._guard.read(lease, resource).splitlines()
-        rows = [(name, int(position), int(token)) for name, position, token in map(str.split, lines)]
+            rows = _rows_of(self._guard.read(lease, resource))
         return rows, len(rows)
 
     # --- making and removing ------------------------------------------------------------------------------------------
@@ -100,6 +102,16 @@ class TextTarget(Target):
     def is_there(self, resource: str) -> bool:
         """Return whether the text has a line."""
         return bool(self.final(resource)[0])
+
+
+def _rows_of(text: str) -> list[Row]:
+    """Return the lines of a text. A line that no process can have written, a part of one, is a write of its own."""
+    rows: list[Row] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        whole = _LINE.fullmatch(line)
+        newest = rows[-1][2] if rows else 1
+        rows.append((whole[1], int(whole[2]), int(whole[3])) if whole else (line, number, newest))
+    return rows
 
 
 def load_guard(name: str) -> TextGuard:
