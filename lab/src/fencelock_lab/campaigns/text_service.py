@@ -205,6 +205,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"  # Or it does not say that it wants a body.
+
     def log_message(self, *_: object) -> None:
         """Be silent."""
 
