@@ -9,8 +9,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pymysql
@@ -21,6 +22,7 @@ import fencelock.http
 from fencelock import ImplausibleTokenError, SealLostError, Sequencer, StaleTokenError, WrongLockError
 from fencelock_lab.proxy import Proxy
 from tests.languages.services import Reply, Service, build, running
+from tests.sql.dialect import run
 from tests.sql.mysql.dialect import SHOWN_ANEW_S
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.mysql.framing import MySQLProxy
@@ -262,8 +264,9 @@ def says_that_it_does_not_know_the_outcome(stage: Stage) -> None:
 
 def loses_nothing_when_frozen_anywhere(stage: Stage) -> None:
     requests = stage.requests_of_a_put()
-    for number in range(seal_request(requests), len(requests)):
-        overtake_at(stage, number, lambda: end_holders(stage.database))
+    with closing(stage.database.connect()) as watching:
+        for number in range(seal_request(requests), len(requests)):
+            overtake_at(stage, number, lambda: end_holders(stage.database, watching))
 
 
 def has_its_frozen_transaction_ended(stage: Stage) -> None:
@@ -297,16 +300,16 @@ def frozen_at(stage: Stage, number: int) -> Iterator[tuple[Client, Future[Reply]
             yield old, reply
 
 
-def end_holders(database: Database) -> bool:
-    """End the sessions that make others wait, as the server does when they are idle for too long."""
+def end_holders(database: Database, watching: Any) -> bool:
+    """End the sessions that make others wait, as the server does when they are idle for too long. Return False."""
     if isinstance(database, PostgresDatabase):
         waiting = "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity WHERE datname = current_database()"
-        database.rows(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS blocking (pid)")
+        run(watching, f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS blocking (pid)")
     else:
         time.sleep(SHOWN_ANEW_S)
-        for (number,) in database.rows(BLOCKING):
+        for (number,) in run(watching, BLOCKING):
             with suppress(pymysql.OperationalError):  # It has ended meanwhile.
-                database.rows(f"KILL {number}")
+                run(watching, f"KILL {number}")
     return False
 
 

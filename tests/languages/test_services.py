@@ -35,7 +35,6 @@ WORKED = """
 
 
 languages = pytest.mark.parametrize("language", ["node", "java", pytest.param("go", marks=pytest.mark.campaign)])
-"""Go's first build compiles its standard library: half a minute of a core."""
 
 
 @languages
@@ -77,12 +76,14 @@ def test_a_service_that_seals_whatever_the_client_remembers_loses_a_write(tmp_pa
         assert convicted(stage, raises_no_mark_that_was_sealed_before)
 
 
+@pytest.mark.campaign
 @only("18")
 def test_a_service_that_tells_of_seals_with_a_success_alone_is_convicted(tmp_path: Path, database: Database) -> None:
     with staged("node", tmp_path, database, {TOLD: "", WORKED: WORKED + TOLD}) as stage:
         assert convicted(stage, tells_of_its_seal_in_a_refusal_of_its_own)
 
 
+@pytest.mark.campaign
 @only("18")
 def test_a_service_that_calls_each_lost_connection_definite_is_convicted(tmp_path: Path, database: Database) -> None:
     with staged("node", tmp_path, database, {"if (!isCommitting ||": "if (true ||"}) as stage:
