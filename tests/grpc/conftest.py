@@ -10,7 +10,8 @@ import pytest
 from grpc._cython import cygrpc
 
 import fencelock
-from tests.grpc.services import CALLERS, LOCK, SERVERS, Caller, Service
+from tests.grpc.callers import CALLERS, Caller
+from tests.grpc.services import LOCK, SERVERS, Service
 from tests.support.helpers import wait_until
 
 

@@ -11,7 +11,8 @@ import pytest
 import fencelock
 from fencelock.errors import ConfigError, StaleTokenError
 from fencelock.grpc import sequencer
-from tests.grpc.services import LOCK, RESOURCE, SERVERS, THREADS, Caller, Service, bodies, path_of
+from tests.grpc.callers import Caller
+from tests.grpc.services import LOCK, RESOURCE, SERVERS, THREADS, Service, bodies, path_of
 from tests.support.helpers import wait_until_async
 
 KINDS: dict[str, Callable[[Caller], object]] = {

@@ -20,7 +20,8 @@ from fencelock.errors import (
 )
 from fencelock.grpc.server import encoded_request
 from fencelock_lab.proxy.proxy import Proxy
-from tests.grpc.services import Caller, Service, bodies
+from tests.grpc.callers import Caller
+from tests.grpc.services import Service, bodies
 from tests.support.helpers import wait_until
 
 NOBODY_THERE = "127.0.0.1:1"

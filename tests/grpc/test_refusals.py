@@ -16,7 +16,8 @@ from fencelock.errors import (
     WrongLockError,
 )
 from fencelock.grpc.details import ErrorInfo, decode_details
-from tests.grpc.services import LOCK, Caller, Handlers, Service, path_of, served, served_async
+from tests.grpc.callers import Caller
+from tests.grpc.services import LOCK, Handlers, Service, path_of, served, served_async
 
 
 def raw(service: Service, method: str, *metadata: tuple[str, str]) -> Any:
