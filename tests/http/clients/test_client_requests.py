@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import multiprocessing
 import sys
 import threading
 import warnings
@@ -24,7 +23,6 @@ from fencelock import (
     LeaseReleasedError,
     MissingDependencyError,
     OutcomeUnknownError,
-    Sequencer,
     SourceUnavailableError,
 )
 from fencelock.http.clients import rules
@@ -70,23 +68,6 @@ def test_each_unsafe_request_has_a_key_of_its_own_and_a_safe_one_has_none(
 def test_the_callers_own_key_is_sent_as_it_is(caller: Caller, service: ScriptedService) -> None:
     caller.call("PUT", "/report", headers={"Idempotency-Key": '"mine"'})
     assert service.received[0].key == '"mine"'
-
-
-def test_forked_children_of_one_client_draw_different_keys(service: ScriptedService) -> None:
-    sequencer = Sequencer("source", "history", "nightly-report", 7, "0" * 32)
-    session = fencelock.http.client(sequencer, requests.Session(), origins=[service.url])
-
-    def put() -> None:
-        session.put(f"{service.url}/report")
-
-    context: Any = multiprocessing.get_context("fork")
-    for _ in range(2):
-        child = context.Process(target=put)
-        child.start()
-        child.join()
-        assert child.exitcode == 0
-    put()
-    assert len({received.key for received in service.received}) == 3
 
 
 def test_a_lease_that_is_over_raises_its_own_error_and_nothing_is_sent(
