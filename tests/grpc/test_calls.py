@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -93,3 +95,28 @@ def test_a_cancelled_task_is_cancelled(lease: fencelock.Lease, service: Service)
     asyncio.run(cancel())
     service.handlers.may_end.set()
     lease.release()
+
+
+class Noting(grpc.aio.UnaryUnaryClientInterceptor):
+    """A caller's own interceptor, which makes the details of a call in its way."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        self.seen += [key for key, _ in client_call_details.metadata or ()]
+        fields = {name: getattr(client_call_details, name) for name in client_call_details._fields}
+        return await continuation(SimpleNamespace(**fields | {"metadata": (("x-noted", "1"),)}), request)
+
+
+def test_a_callers_own_interceptors_do_not_see_the_token(lease: fencelock.Lease, service: Service):
+    noting = Noting()
+
+    async def call() -> None:
+        async with fencelock.grpc.async_channel(lease, service.target, interceptors=[noting]) as channel:
+            assert await channel.unary_unary(path_of("Put"))(b"1", metadata=(("x-own", "1"),)) == b"done"
+
+    asyncio.run(call())
+    assert noting.seen == ["x-own"]
+    ((_, metadata),) = service.handlers.seen
+    assert "x-noted" in [pair[0] for pair in metadata]

@@ -76,11 +76,19 @@ class _Interceptor:
         else:
             await self._sealing.first(details)
         with rules.sending(details.metadata) as metadata:
-            native = await continuation(details._replace(metadata=grpc.aio.Metadata(*metadata)), request)
+            native = await continuation(_with_metadata(details, metadata), request)
             call = AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)
             if is_awaited:
                 await call
         return call
+
+
+def _with_metadata(details: Any, metadata: list[tuple[str, str | bytes]]) -> grpc.aio.ClientCallDetails:
+    """Return the details of a call with other metadata; an interceptor of the caller's may have made them its way."""
+    sent = grpc.aio.Metadata(*metadata)
+    return grpc.aio.ClientCallDetails(
+        details.method, details.timeout, sent, details.credentials, details.wait_for_ready
+    )
 
 
 class AsyncFencedCall:
