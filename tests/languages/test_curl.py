@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.languages.attack import staged
 from tests.languages.services import PAGES
+from tests.languages.stage import staged
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.structure.doc_blocks import blocks, commands, files, prints
 from tests.structure.test_docs_run import run

@@ -6,7 +6,6 @@ import pytest
 
 from tests.languages.attack import (
     Check,
-    Stage,
     admits_the_holder,
     attack,
     check_problem,
@@ -14,9 +13,9 @@ from tests.languages.attack import (
     loses_nothing_when_frozen_anywhere,
     raises_no_mark_that_was_sealed_before,
     says_that_it_does_not_know_the_outcome,
-    staged,
     tells_of_its_seal_in_a_refusal_of_its_own,
 )
+from tests.languages.stage import Stage, staged
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.postgres.fix_postgres import Database, only
 

@@ -10,8 +10,8 @@ from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.lab.campaigns.test_campaign import SHORT, attack
-from tests.languages.attack import make_report
 from tests.languages.services import build, running
+from tests.languages.stage import make_report
 from tests.sql.postgres.fix_postgres import Database, only
 
 __all__ = ["program"]
