@@ -30,6 +30,7 @@ from fencelock.http.problems import MAX_PROBLEM_BYTES
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
 from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+from tests.support.helpers import wait_until
 
 FAULTS = [
     (problem("stale-token", 412, token="42", mark="43", resource="reports"), StaleTokenError),
@@ -213,6 +214,7 @@ def test_an_answer_that_takes_too_long_is_an_unknown_outcome(caller: Caller, ser
             caller.call("PUT", "/report", read_timeout=0.05)
     finally:
         ended.set()
+    wait_until(lambda: service.received)
     assert caught.value.idempotency_key == service.received[0].key
 
 
