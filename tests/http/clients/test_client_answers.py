@@ -129,6 +129,17 @@ def test_an_answer_with_the_mark_of_another_token_is_no_fenced_one(
         caller.call("GET", "/report")
 
 
+@pytest.mark.parametrize("answer", [Answer(409), problem("stale-token", 412, token="1", mark="2", resource="reports")])
+def test_a_refusal_with_the_mark_of_another_token_undoes_no_write(
+    caller: Caller, service: ScriptedService, answer: Answer
+) -> None:
+    mark = {"fencing-mark": f'"999999";seal="{SEAL}"'}
+    service.answers.append(replace(answer, fields={**answer.fields, **mark}))
+    with pytest.raises(UnfencedWriteError, match="to a request with token") as caught:
+        caller.call("PUT", "/report")
+    assert not caught.value.definite
+
+
 @pytest.mark.parametrize("mark", ["1", '"1"', '"01";seal="9f3ab2c1d4e5f607"', '"1";seal="9f3ab2c1d4e5f607";'])
 def test_what_is_not_a_mark_is_none(caller: Caller, service: ScriptedService, mark: str) -> None:
     service.answers.append(Answer(fields={"fencing-mark": mark}))

@@ -109,7 +109,8 @@ class CallRules:
         marks = self._marks(pairs)
         if (REPLAYED_FIELD, REPLAYED) in pairs and not marks:
             return
-        self._seals.check_fenced(self._target, marks)
+        with _answered(is_seal=is_seal):
+            self._seals.check_fenced(self._target, marks)
         tenure = self._credential.tenure
         tenure.remember((self._opened,), (self._opened,))
         if not is_seal:
@@ -118,7 +119,8 @@ class CallRules:
     def error(self, error: Any, *, key: str | None, is_seal: bool) -> Exception:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
-        self._seals.remember(self._target, self._marks(pairs))
+        with _answered(is_seal=is_seal):
+            self._seals.remember(self._target, self._marks(pairs))
         meant = self._meant_by_details(error, pairs) or self._meant_by_code(error, pairs)
         if is_seal:
             return self._meant_by_seal(error, meant)
@@ -166,6 +168,16 @@ class CallRules:
         except ValueError:
             # What is not a mark proves nothing.
             return ()
+
+
+@contextmanager
+def _answered(*, is_seal: bool) -> Iterator[None]:
+    """A block that judges an answer: what is wrong with its marks does not undo what the handler did."""
+    try:
+        yield
+    except FencelockError as error:
+        error.definite = is_seal
+        raise
 
 
 def key_in(metadata: Pairs) -> str | None:

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -214,7 +215,7 @@ class OutgoingRequest:
         """
         marks = self._marks(fields)
         if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body)) is not None:
-            self._rules.memory.remember(self.origin, marks)
+            self._remember(status, marks)
             raise self._after_write(error)
         if status >= _SERVER_ERROR:
             raise self.unknown(f"was answered {status}, and not by the service's fencing")
@@ -223,7 +224,7 @@ class OutgoingRequest:
         if self._says_what_is_there(status):
             self._check_fenced(status, fields, marks)
         else:
-            self._rules.memory.remember(self.origin, marks)
+            self._remember(status, marks)
         if marks:
             self._remember_opened()
         if marks and self.key is not None and status in _REDIRECTS:
@@ -243,11 +244,20 @@ class OutgoingRequest:
     def _check_fenced(self, status: int, fields: Fields, marks: tuple[RemoteMark, ...]) -> None:
         if self.key is not None and fields(REPLAYED_FIELD) == REPLAYED and not marks:
             return
-        try:
+        with self._answered(status):
             self._rules.memory.check_fenced(self.origin, marks)
+
+    def _remember(self, status: int, marks: tuple[RemoteMark, ...]) -> None:
+        with self._answered(status):
+            self._rules.memory.remember(self.origin, marks)
+
+    @contextmanager
+    def _answered(self, status: int) -> Iterator[None]:
+        """A block that judges an answer: what is wrong with its marks does not undo what the service did."""
+        try:
+            yield
         except FencelockError as error:
             error.add_note(f"{self._request} was answered {status}")
-            # The service has answered that it is done.
             error.definite = error.definite and self._is_safe and not self._follows_write
             raise
 
