@@ -9,7 +9,7 @@ value in an error, because it contains the proof; a decision whether the sequenc
 from collections.abc import Iterable, Iterator, Mapping
 
 from fencelock._api.credentials import LeaseLike, credential_of
-from fencelock._remote.tenure import CarriedSequencer
+from fencelock._remote.carried import CarriedSequencer
 from fencelock.errors import ConfigError, UnfencedWriteError
 from fencelock.model import Sequencer
 

@@ -117,7 +117,7 @@ def test_methods_may_be_exempt_from_tokens(data: Any):
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(fencelock.grpc.__dict__, "channel", raising=False)
-    monkeypatch.setitem(sys.modules, "fencelock.grpc.client.blocking", None)
+    monkeypatch.setitem(sys.modules, "fencelock.grpc.clients.blocking", None)
     with pytest.raises(MissingDependencyError, match="needs grpcio and protobuf"):
         fencelock.grpc.channel  # noqa: B018 - the name is what is loaded.
 

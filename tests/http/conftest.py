@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.services import FRAMEWORKS, Report
+from tests.http.frameworks import FRAMEWORKS, Report
 from tests.http.wire import Service
 from tests.support.guards import LOCK, make_file
 

@@ -19,8 +19,8 @@ import httpx2
 import fencelock
 import fencelock.http
 from fencelock_lab.servers.server import HOST
+from tests.http.attacked_servers import HTTPService
 from tests.http.http_proxy import HTTPProxy
-from tests.http.servers import HTTPService
 from tests.process.actors import Actor
 from tests.support.guards import ask
 from tests.support.helpers import DEADLINE_S, is_stopped, wait_until

@@ -11,7 +11,7 @@ import fencelock.http
 from fencelock import ConfigError, GuardError, OutcomeUnknownError, SourceUnavailableError, StaleTokenError
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware, init_flask, init_litestar, sequencer
 from fencelock.http.asgi import MAX_HELD_BYTES
-from tests.http.services import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
+from tests.http.frameworks import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
 from tests.http.wire import UNANSWERED, fields_of, over_asgi, over_wsgi, scope_of
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, value_in
 

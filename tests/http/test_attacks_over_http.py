@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.http.attacked_servers import SERVERS, HTTPService
 from tests.http.http_proxy import send_again
-from tests.http.servers import SERVERS, HTTPService
 from tests.http.stage import COMPARED, FENCED, OK, Stage, thaw
 from tests.support.helpers import is_stopped, wait_until
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fencelock import AlreadyDoneError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
-from tests.http.services import Report
+from tests.http.frameworks import Report
 from tests.http.wire import Service, fields_of
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer, value_in
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fencelock._remote.seals import MAX_SEAL_IDS
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
-from tests.http.services import Report, bare_asgi, bare_wsgi
+from tests.http.frameworks import Report, bare_asgi, bare_wsgi
 from tests.http.wire import Fields, Service, over_asgi, over_wsgi
 from tests.shown_secrets import note_shown
 from tests.support.guards import make_file, sequencer, value_in

@@ -7,7 +7,7 @@ import pytest
 
 import fencelock
 from fencelock import OutcomeUnknownError
-from tests.http.services import Report
+from tests.http.frameworks import Report
 from tests.http.wire import Service, fields_of
 from tests.shown_secrets import note_shown
 from tests.support.guards import LOCK, url_of

@@ -15,7 +15,7 @@ import fencelock
 from fencelock import GuardError, SealLostError, StaleTokenError
 from fencelock._remote.seals import MAX_SEAL_IDS
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
-from tests.http.services import Report, bare_asgi, bare_wsgi
+from tests.http.frameworks import Report, bare_asgi, bare_wsgi
 from tests.http.wire import Reply, Service, over_asgi, over_wsgi
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, plain, url_of, value_in
 

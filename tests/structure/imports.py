@@ -16,7 +16,18 @@ LAB = "fencelock_lab"
 TESTS = "tests"
 
 LAYERS = (
-    ("errors", "_sequencer_text", "model", "hooks", "clock", "verifier", "_install", "_rpc", "_platform", "_threads"),
+    (
+        "errors",
+        "_sequencer_text",
+        "model",
+        "hooks",
+        "clock",
+        "verifier",
+        "_install",
+        "_grpc_wire",
+        "_platform",
+        "_threads",
+    ),
     ("protocol",),
     ("_flows",),
     ("stores",),
@@ -50,10 +61,9 @@ _IMPURE = {
     "time",
 }
 _ALLOWED_CLIENTS = {
-    "fencelock._rpc": {"google"},
+    "fencelock._grpc_wire": {"google"},
     "fencelock.cli": {"click", "rich"},
     "fencelock.grpc": {"google", "grpc"},
-    "fencelock.http.client": {"aiohttp", "httpx", "httpx2", "requests"},
     "fencelock.http.django": {"asgiref", "django"},
     "fencelock.stores.etcd": {"grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fencelock import ConfigError, FencelockError, GuardError, OutcomeUnknownError, UnfencedWriteError, errors
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.current import carrying, has_token, sequencer
 from fencelock._remote.faults import KINDS, error_of, fault_of, malformed_key, malformed_token, token_required
 from fencelock._remote.fields import decode_marks, decode_sealed, decode_string, encode_marks, encode_sealed
-from fencelock._remote.keys import RequestKeys
+from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, SealMemory, seal_id
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem, encode_problem
 from fencelock.model import MAX_TOKEN
 from tests.support.guards import sequencer as sequencer_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RefusedRequestError, token_required
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ one that is definite. Never: a sequencer in a fault; a text about the inside of 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fencelock._remote.tenure import CarriedSequencer
+from fencelock._remote.carried import CarriedSequencer
 from fencelock.errors import (
     AlreadyDoneError,
     BlockLostError,

@@ -6,9 +6,9 @@ repeats nothing of what was sent. No mark is compared here: the guard in the han
 
 from collections.abc import Sequence
 
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RefusedRequestError, malformed_token
 from fencelock._remote.fields import decode_sealed, decode_string
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock._sequencer_text import MAX_SEQUENCER_CHARACTERS
 from fencelock.model import Sequencer
 

@@ -10,8 +10,8 @@ from importlib import import_module
 TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
     from fencelock._remote.current import has_token, sequencer
-    from fencelock.grpc.client.asyncio import async_channel, async_seal
-    from fencelock.grpc.client.blocking import channel, seal
+    from fencelock.grpc.clients.asyncio import async_channel, async_seal
+    from fencelock.grpc.clients.blocking import channel, seal
     from fencelock.grpc.server import AsyncFencingInterceptor, FencingInterceptor, once
 
 _SERVER = "fencelock.grpc.server"
@@ -19,12 +19,12 @@ _CURRENT = "fencelock._remote.current"
 _HOMES = {
     "AsyncFencingInterceptor": _SERVER,
     "FencingInterceptor": _SERVER,
-    "async_channel": "fencelock.grpc.client.asyncio",
-    "async_seal": "fencelock.grpc.client.asyncio",
-    "channel": "fencelock.grpc.client.blocking",
+    "async_channel": "fencelock.grpc.clients.asyncio",
+    "async_seal": "fencelock.grpc.clients.asyncio",
+    "channel": "fencelock.grpc.clients.blocking",
     "has_token": _CURRENT,
     "once": _SERVER,
-    "seal": "fencelock.grpc.client.blocking",
+    "seal": "fencelock.grpc.clients.blocking",
     "sequencer": _CURRENT,
 }
 __all__ = [

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.current import carrying
 from fencelock._remote.faults import RefusedRequestError, RemoteFault, fault_of
 from fencelock._remote.fields import MARK_FIELD, TOKEN_FIELD, encode_marks
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.errors import ConfigError
 from fencelock.grpc.details import STATUS_DETAILS, ErrorInfo, encode_details, shorten
 from fencelock.grpc.fields import Metadata

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
 
-from fencelock._rpc import message_classes
+from fencelock._grpc_wire import message_classes
 
 DOMAIN = "fencelock"
 STATUS_DETAILS = "grpc-status-details-bin"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RemoteFault
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.grpc.context import FencedContext
 
 _ARITIES = {

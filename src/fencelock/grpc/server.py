@@ -15,11 +15,11 @@ from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guard import Guard
 from fencelock._api.once import Once
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.current import sequencer
 from fencelock._remote.faults import RefusedRequestError, RemoteFault, malformed_key, token_required, wrong_lock
 from fencelock._remote.fields import KEY_FIELD, MAX_KEY_CHARACTERS, SEALED_FIELD, TOKEN_FIELD
 from fencelock._remote.reading import read_carried
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.errors import ConfigError, WrongLockError
 from fencelock.grpc.context import current_call
 from fencelock.grpc.fields import SEAL_METHOD

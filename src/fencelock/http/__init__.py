@@ -15,8 +15,8 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
+    from fencelock._remote.carried import CarriedSequencer
     from fencelock._remote.current import has_token, sequencer
-    from fencelock._remote.tenure import CarriedSequencer
     from fencelock.http.asgi import FencingMiddleware
     from fencelock.http.clients import client
     from fencelock.http.django import DjangoFencingMiddleware
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fencelock.http.wsgi import WSGIFencingMiddleware
 
 _HOMES = {
-    "CarriedSequencer": "fencelock._remote.tenure",
+    "CarriedSequencer": "fencelock._remote.carried",
     "DjangoFencingMiddleware": "fencelock.http.django",
     "FencingMiddleware": "fencelock.http.asgi",
     "WSGIFencingMiddleware": "fencelock.http.wsgi",

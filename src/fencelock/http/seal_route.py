@@ -11,8 +11,8 @@ from typing import TypeVar
 from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guard import Guard
+from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RefusedRequestError, token_required, wrong_lock
-from fencelock._remote.tenure import CarriedSequencer
 from fencelock.errors import ConfigError
 from fencelock.http.fields import SEAL_PATH
 from fencelock.http.service import FencedRequest, HTTPAnswer

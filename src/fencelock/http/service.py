@@ -32,7 +32,7 @@ from fencelock.http.problems import CONTENT_TYPE, encode_problem
 from fencelock.model import check_lock_name
 
 if TYPE_CHECKING:
-    from fencelock._remote.tenure import CarriedSequencer
+    from fencelock._remote.carried import CarriedSequencer
 
 Required = Callable[[str, str], bool]
 """Whether a request with this method, to this path, needs a token."""

@@ -18,7 +18,7 @@ from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
 from fencelock.http.fields import SEAL_PATH
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
-from tests.http.services import Report, bare_wsgi, starlette_app
+from tests.http.frameworks import Report, bare_wsgi, starlette_app
 from tests.support.guards import LOCK, HandmadeLease, make_file, value_in
 from tests.support.helpers import wait_until
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from fencelock._api.credentials import Credential
 from fencelock._remote.fields import decode_marks, encode_sealed, encode_string
-from fencelock._remote.keys import RequestKeys
+from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
 from fencelock.errors import (
     ConfigError,

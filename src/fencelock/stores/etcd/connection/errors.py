@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from fencelock._rpc import UNREACHED
+from fencelock._grpc_wire import UNREACHED
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 

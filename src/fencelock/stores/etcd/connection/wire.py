@@ -9,7 +9,7 @@ it.
 from collections.abc import Iterable
 from typing import Any
 
-from fencelock._rpc import message_classes
+from fencelock._grpc_wire import message_classes
 
 _TABLE = {
     "ResponseHeader": "1 cluster_id uint64, 2 member_id uint64, 3 revision int64, 4 raft_term uint64",

@@ -13,6 +13,7 @@ import grpc
 
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._flows.tenure import Key
+from fencelock._grpc_wire import UNREACHED
 from fencelock._remote.faults import error_of
 from fencelock._remote.fields import (
     KEY_FIELD,
@@ -25,11 +26,10 @@ from fencelock._remote.fields import (
     encode_sealed,
     encode_string,
 )
-from fencelock._remote.keys import RequestKeys
+from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
-from fencelock._rpc import UNREACHED
 from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
-from fencelock.grpc.client.targets import Options
+from fencelock.grpc.clients.targets import Options
 from fencelock.grpc.details import decode_details
 from fencelock.grpc.fields import Metadata
 

@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 
 from fencelock._api.credentials import LeaseLike
-from fencelock.grpc.client.rules import CallRules, key_in
-from fencelock.grpc.client.targets import Options, open_channel
+from fencelock.grpc.clients.rules import CallRules, key_in
+from fencelock.grpc.clients.targets import Options, open_channel
 from fencelock.grpc.fields import SEAL_METHOD
 
 

@@ -13,11 +13,18 @@ _PATIENCE_S = "120"
 _HERE = Path(__file__).parent
 SERVERS = {
     "uvicorn": (
-        *("uvicorn", "service:asgi", f"--app-dir={_HERE}", "--host={host}", "--port={port}", "--log-level=warning"),
+        *(
+            "uvicorn",
+            "attacked_service:asgi",
+            f"--app-dir={_HERE}",
+            "--host={host}",
+            "--port={port}",
+            "--log-level=warning",
+        ),
         *(f"--workers={WORKERS}", f"--timeout-worker-healthcheck={_PATIENCE_S}"),
     ),
     "gunicorn": (
-        *("gunicorn", "service:wsgi", f"--pythonpath={_HERE}", "--bind={host}:{port}", "--log-level=warning"),
+        *("gunicorn", "attacked_service:wsgi", f"--pythonpath={_HERE}", "--bind={host}:{port}", "--log-level=warning"),
         *(f"--workers={WORKERS}", f"--timeout={_PATIENCE_S}", "--no-control-socket"),
     ),
 }
