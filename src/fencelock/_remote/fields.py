@@ -72,6 +72,14 @@ def decode_marks(field: str) -> tuple[RemoteMark, ...]:
     return marks
 
 
+def read_marks(fields: Iterable[str]) -> tuple[RemoteMark, ...]:
+    """Return the marks in an answer's fields: none if one field is not understood, for that proves nothing."""
+    try:
+        return tuple(mark for field in fields for mark in decode_marks(field))
+    except ValueError:
+        return ()
+
+
 def _members(field: str) -> list[str]:
     """Split a list; an empty field is an empty list."""
     if len(field) > MAX_LIST_CHARACTERS:

@@ -38,6 +38,32 @@ def seal_id(key: Key) -> str:
     return sha256(f"fencelock seal\0{url}\0{resource}".encode()).hexdigest()[:SEAL_ID_CHARACTERS]
 
 
+def late_seal(tenure: Tenure, service: str, how: str) -> GuardError | None:
+    """Return the error of a request that would seal a service after the tenure has read elsewhere (G2), or None.
+
+    `how`: the way to seal the service by itself.
+    """
+    if not tenure.has_read or tenure.has_opened(_whole(service)):
+        return None
+    return GuardError(
+        f"{service} would be sealed after this tenure has read elsewhere: a stale write could land there in between. "
+        f"Seal it before the first read, by {how}; say independent=True if nothing written to it depends on what was "
+        f"read elsewhere"
+    )
+
+
+def note_admitted(tenure: Tenure, service: str, *, is_seal: bool) -> None:
+    """Note that a service has admitted the tenure; a request that does more than to seal has read there."""
+    tenure.remember((_whole(service),), (_whole(service),))
+    if not is_seal:
+        tenure.begin_reading((_whole(service),))
+
+
+def _whole(service: str) -> Key:
+    """Return what a tenure remembers of a whole service, beside the resources of its own guards."""
+    return service, service
+
+
 class FirstRequests:
     """The requests of one tenure that are on their way without a seal to repeat: one for each service.
 

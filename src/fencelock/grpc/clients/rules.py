@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 
 from fencelock._api.credentials import LeaseLike, credential_of
-from fencelock._flows.tenure import Key
 from fencelock._grpc_wire import UNREACHED
 from fencelock._remote.faults import error_of
 from fencelock._remote.fields import (
@@ -22,13 +21,13 @@ from fencelock._remote.fields import (
     REPLAYED_FIELD,
     SEALED_FIELD,
     TOKEN_FIELD,
-    decode_marks,
     encode_sealed,
     encode_string,
+    read_marks,
 )
 from fencelock._remote.idempotency_keys import RequestKeys
-from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
-from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
+from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark, late_seal, note_admitted
+from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.grpc.clients.targets import Options
 from fencelock.grpc.details import decode_details
 from fencelock.grpc.fields import Metadata
@@ -60,11 +59,6 @@ class CallRules:
         self._may_repeat = any(name == _SERVICE_CONFIG for name, _ in options)
         self._is_independent = independent
 
-    @property
-    def _opened(self) -> Key:
-        """What the tenure remembers of the whole service, beside the resources of its own guards."""
-        return f"grpc:{self._target}", self._target
-
     def is_sealed(self) -> bool:
         """Return whether the service has told of a seal."""
         return bool(self._seals.ids(self._target))
@@ -94,33 +88,26 @@ class CallRules:
     # --- the seal before the first call -------------------------------------------------------------------------------
     def check_may_seal(self) -> None:
         """Raise GuardError if the service would be sealed after the tenure has read elsewhere (G2)."""
-        tenure = self._credential.tenure
-        if tenure.has_read and not self._is_independent and not tenure.has_opened(self._opened):
-            raise GuardError(
-                f"{self._target} would be sealed after this tenure has read elsewhere: a stale write could land there "
-                f"in between. Seal it before the first read, by fencelock.grpc.seal(channel); say independent=True if "
-                f"nothing written to it depends on what was read elsewhere"
-            )
+        late = late_seal(self._credential.tenure, self._target, "fencelock.grpc.seal(channel)")
+        if late is not None and not self._is_independent:
+            raise late
 
     # --- the answers --------------------------------------------------------------------------------------------------
     def check_answer(self, *received: Pairs | None, is_seal: bool) -> None:
         """Remember the seals in an answer's metadata; UnfencedWriteError if no guard has admitted its call."""
         pairs = _pairs(*received)
-        marks = self._marks(pairs)
+        marks = _marks(pairs)
         if (REPLAYED_FIELD, REPLAYED) in pairs and not marks:
             return
         with _answered(is_seal=is_seal):
             self._seals.check_fenced(self._target, marks)
-        tenure = self._credential.tenure
-        tenure.remember((self._opened,), (self._opened,))
-        if not is_seal:
-            tenure.begin_reading((self._opened,))
+        note_admitted(self._credential.tenure, self._target, is_seal=is_seal)
 
     def error(self, error: Any, *, key: str | None, is_seal: bool) -> Exception:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
         with _answered(is_seal=is_seal):
-            self._seals.remember(self._target, self._marks(pairs))
+            self._seals.remember(self._target, _marks(pairs))
         meant = self._meant_by_details(error, pairs) or self._meant_by_code(error, pairs)
         if is_seal:
             return self._meant_by_seal(error, meant)
@@ -162,12 +149,9 @@ class CallRules:
         # A service that could not reach another one may pass the same text on, but a fenced one adds its marks.
         return not pairs and not self._may_repeat and details.startswith(UNREACHED)
 
-    def _marks(self, pairs: Metadata) -> tuple[RemoteMark, ...]:
-        try:
-            return tuple(mark for key, value in pairs if key == MARK_FIELD for mark in decode_marks(str(value)))
-        except ValueError:
-            # What is not a mark proves nothing.
-            return ()
+
+def _marks(pairs: Metadata) -> tuple[RemoteMark, ...]:
+    return read_marks(str(value) for key, value in pairs if key == MARK_FIELD)
 
 
 @contextmanager

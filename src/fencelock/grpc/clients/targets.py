@@ -3,11 +3,11 @@
 Promise: a target that is not certainly this machine is not taken for it, and no proxy gets what is meant for it.
 """
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from fencelock._remote.loopback import is_loopback_host
 from fencelock.errors import ConfigError
 
 Options = Sequence[tuple[str, Any]]
@@ -42,10 +42,4 @@ def is_loopback(target: str) -> bool:
 
 def _is_loopback_address(address: str) -> bool:
     found = _HOST.fullmatch(address)
-    if found is None:
-        return False
-    host = found["bracketed"] or found["plain"]
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return found is not None and is_loopback_host(found["bracketed"] or found["plain"])

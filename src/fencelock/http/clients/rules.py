@@ -10,17 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fencelock._api.credentials import Credential
-from fencelock._remote.fields import decode_marks, encode_sealed, encode_string
+from fencelock._remote.fields import encode_sealed, encode_string, read_marks
 from fencelock._remote.idempotency_keys import RequestKeys
-from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark
+from fencelock._remote.loopback import is_loopback_host
+from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark, late_seal, note_admitted
 from fencelock.errors import (
     ConfigError,
     FencelockError,
-    GuardError,
     OutcomeUnknownError,
     SourceUnavailableError,
     UnsupportedError,
@@ -41,7 +40,6 @@ FIRST_ANSWER_LIMIT_S = 60.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECTS_TO_A_PAGE = frozenset({301, 302, 303})
 """Answers to an unsafe request that stand for "done, see there": 307 and 308 ask for the request once more."""
-_ANY_RESOURCE = "of this service"
 
 Fields = Callable[[str], str | None]
 """The value of an answer's field, by its name in lower case; None if the answer has none."""
@@ -69,15 +67,6 @@ def split_origin(url: str) -> tuple[str, str, int | None]:
     return found
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 class ClientRules:
     """The rules of one client of one lease. Any thread may use it."""
 
@@ -94,7 +83,7 @@ class ClientRules:
 
     def _checked_origin(self, url: str) -> str:
         scheme, host, port = split_origin(url)
-        if scheme == "http" and not (self._allows_plain_http or _is_loopback(host)):
+        if scheme == "http" and not (self._allows_plain_http or is_loopback_host(host)):
             raise ConfigError(
                 f"{origin_of(scheme, host, port)} would get the token without TLS, and whoever reads it on the way can "
                 f"write in the lease's name: use https, or say allow_plain_http=True"
@@ -180,20 +169,9 @@ class OutgoingRequest:
                 f"{self._request} is not sent: its proxy would get the token without TLS. Take the proxy away for this "
                 f"machine's own services (NO_PROXY), or say allow_plain_http=True"
             )
-        tenure = rules.credential.tenure
-        if tenure.has_read and not rules.is_independent and not tenure.has_opened(self._opened):
-            raise self._after_write(
-                GuardError(
-                    f"{self.origin} would be sealed after this tenure has read elsewhere: a stale write could land "
-                    f"there in between. Seal it before the first read, by POST {self.origin}{SEAL_PATH}; say "
-                    f"independent=True if nothing written to it depends on what was read elsewhere"
-                )
-            )
-
-    @property
-    def _opened(self) -> tuple[str, str]:
-        """What the tenure remembers of the whole service, beside the resources of its own guards."""
-        return self.origin, _ANY_RESOURCE
+        late = late_seal(rules.credential.tenure, self.origin, f"POST {self.origin}{SEAL_PATH}")
+        if late is not None and not rules.is_independent:
+            raise self._after_write(late)
 
     def fields(self) -> dict[str, str]:
         """Return the fields to add to what is sent, and to nothing that is kept; the lease's error if it is over."""
@@ -213,7 +191,7 @@ class OutgoingRequest:
         """Raise what the answer means; do nothing if a guard has admitted the request, or the answer is a refusal of
         the service's own.
         """
-        marks = self._marks(fields)
+        marks = read_marks([fields(MARK_FIELD) or ""])
         if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body)) is not None:
             self._remember(status, marks)
             raise self._after_write(error)
@@ -226,16 +204,9 @@ class OutgoingRequest:
         else:
             self._remember(status, marks)
         if marks:
-            self._remember_opened()
+            note_admitted(self._rules.credential.tenure, self.origin, is_seal=self._is_seal)
         if marks and self.key is not None and status in _REDIRECTS:
             self._rules.redirected.append(self.key)
-
-    def _marks(self, fields: Fields) -> tuple[RemoteMark, ...]:
-        try:
-            return decode_marks(fields(MARK_FIELD) or "")
-        except ValueError:
-            # What is not a mark proves nothing.
-            return ()
 
     def _says_what_is_there(self, status: int) -> bool:
         is_done = not self._is_safe and status in _REDIRECTS_TO_A_PAGE
@@ -260,12 +231,6 @@ class OutgoingRequest:
             error.add_note(f"{self._request} was answered {status}")
             error.definite = error.definite and self._is_safe and not self._follows_write
             raise
-
-    def _remember_opened(self) -> None:
-        tenure = self._rules.credential.tenure
-        tenure.remember((self._opened,), (self._opened,))
-        if not self._is_seal:
-            tenure.begin_reading((self._opened,))
 
     def not_sent(self, reason: Exception) -> FencelockError:
         """Return the error of a request for which no connection was made; `reason` is the library's, whose text may
