@@ -15,7 +15,7 @@ from fencelock.errors import (
     UnsupportedError,
     WrongLockError,
 )
-from fencelock.grpc.details import ErrorInfo, decode_details
+from fencelock.grpc.statuses import ErrorInfo, decode_details
 from tests.grpc.callers import Caller
 from tests.grpc.services import LOCK, Handlers, Service, path_of, served, served_async
 

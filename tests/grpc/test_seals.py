@@ -11,8 +11,8 @@ import pytest
 
 import fencelock
 from fencelock.errors import GuardError, SealLostError, SourceUnavailableError, StaleTokenError
-from fencelock.grpc.details import decode_details
 from fencelock.grpc.fields import SEAL_METHOD
+from fencelock.grpc.statuses import decode_details
 from tests.grpc.callers import Caller
 from tests.grpc.services import LOCK, RESOURCE, SERVERS, Handlers, Service, bodies, path_of, served
 from tests.support.helpers import DEADLINE_S, wait_until

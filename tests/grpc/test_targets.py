@@ -9,7 +9,7 @@ import pytest
 import fencelock
 from fencelock.errors import ConfigError
 from fencelock.grpc.clients.targets import is_loopback
-from fencelock.grpc.details import MAX_DETAIL_BYTES, STATUS_DETAILS, ErrorInfo, decode_details, encode_details, shorten
+from fencelock.grpc.statuses import MAX_DETAIL_BYTES, STATUS_DETAILS, ErrorInfo, decode_details, encode_details, shorten
 
 LOCAL = [
     "localhost:50051",

@@ -23,7 +23,6 @@ REPLAYED_FIELD = "fencing-replayed"
 REPLAYED = "?1"
 """The value of Fencing-Replayed: true."""
 MAX_KEY_CHARACTERS = 255
-MAX_TOKEN_FIELD_CHARACTERS = MAX_SEQUENCER_CHARACTERS + 2
 MAX_LIST_CHARACTERS = MAX_SEAL_IDS * 64
 _QUOTED = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]*)"')
 _SEAL_ID = re.compile(rf'"([0-9a-f]{{{SEAL_ID_CHARACTERS}}})"')

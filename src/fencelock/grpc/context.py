@@ -19,19 +19,11 @@ from fencelock._remote.current import carrying
 from fencelock._remote.faults import RefusedRequestError, RemoteFault, fault_of
 from fencelock._remote.fields import MARK_FIELD, TOKEN_FIELD, encode_marks
 from fencelock.errors import ConfigError
-from fencelock.grpc.details import STATUS_DETAILS, ErrorInfo, encode_details, shorten
 from fencelock.grpc.fields import Metadata
+from fencelock.grpc.statuses import encode_status
 
 Result = TypeVar("Result")
 _FIRST_SERVER_ERROR = 500
-_CODES = {
-    200: grpc.StatusCode.ALREADY_EXISTS,
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    500: grpc.StatusCode.INTERNAL,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.UNKNOWN,
-}
-"""The codes of faults by their HTTP status. All others are FAILED_PRECONDITION, which no client repeats by itself."""
 _CURRENT: ContextVar["FencedContext"] = ContextVar("fencelock_grpc_call")
 logger = logging.getLogger("fencelock")
 
@@ -164,10 +156,8 @@ class FencedContext:
             return None
         if fault.status >= _FIRST_SERVER_ERROR:
             logger.error("%s ends with %s", self.method, fault.kind, exc_info=error)
-        code = _CODES.get(fault.status, grpc.StatusCode.FAILED_PRECONDITION)
-        text = shorten(fault.detail)
-        info = ErrorInfo(fault.kind.replace("-", "_").upper(), dict(fault.fields))
-        return code, text, (*self._trailing, (STATUS_DETAILS, encode_details(code.value[0], text, info)))
+        code, text, details = encode_status(fault)
+        return code, text, (*self._trailing, details)
 
 
 def current_call() -> FencedContext:

@@ -13,7 +13,6 @@ import grpc
 
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._grpc_wire import UNREACHED
-from fencelock._remote.faults import error_of
 from fencelock._remote.fields import (
     KEY_FIELD,
     MARK_FIELD,
@@ -29,8 +28,8 @@ from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark, late_seal, note_admitted
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.grpc.clients.targets import Options
-from fencelock.grpc.details import decode_details
 from fencelock.grpc.fields import Metadata
+from fencelock.grpc.statuses import decode_status
 
 Pairs = Iterable[tuple[str, str | bytes]]
 _SERVICE_CONFIG = "grpc.service_config"
@@ -108,7 +107,7 @@ class CallRules:
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
         with _answered(is_seal=is_seal):
             self._seals.remember(self._target, _marks(pairs))
-        meant = self._meant_by_details(error, pairs) or self._meant_by_code(error, pairs)
+        meant = decode_status(str(error.details() or ""), pairs) or self._meant_by_code(error, pairs)
         if is_seal:
             return self._meant_by_seal(error, meant)
         if isinstance(meant, OutcomeUnknownError):
@@ -127,11 +126,6 @@ class CallRules:
                 f"{self._target} could not be sealed, and nothing was done ({_text_of(error)})"
             )
         return meant
-
-    def _meant_by_details(self, error: Any, pairs: Metadata) -> FencelockError | None:
-        info = decode_details(pairs)
-        kind = info.reason.lower().replace("_", "-") if info is not None else ""
-        return error_of(kind, str(error.details() or ""), info.fields) if info is not None else None
 
     def _meant_by_code(self, error: Any, pairs: Metadata) -> Exception:
         code, text = error.code(), _text_of(error)

@@ -1,4 +1,4 @@
-"""The errors of fencelock as gRPC carries them: a status whose details hold one google.rpc.ErrorInfo.
+"""Faults as the statuses of calls, and back: a code, a text, and details that hold one google.rpc.ErrorInfo.
 
 Promise: any client that reads `google.rpc.Status` finds domain, reason and fields. Details that are none, or another
 domain's, are None and never an error. The package googleapis-common-protos is not needed, and does not conflict.
@@ -8,14 +8,25 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import quote
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from fencelock._grpc_wire import message_classes
+from fencelock._remote.faults import RemoteFault, error_of
+from fencelock.errors import FencelockError
 
 DOMAIN = "fencelock"
 STATUS_DETAILS = "grpc-status-details-bin"
 MAX_DETAIL_BYTES = 1000
 """Of an error's text, percent-encoded: peers may refuse a call whose metadata together exceed 8 KiB."""
+_CODES = {
+    200: grpc.StatusCode.ALREADY_EXISTS,
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.UNKNOWN,
+}
+"""The codes of faults by their HTTP status. All others are FAILED_PRECONDITION, which no client repeats by itself."""
 _TYPE = "type.googleapis.com/google.rpc.ErrorInfo"
 _CLASSES = message_classes(
     "fencelock.rpc",
@@ -35,6 +46,19 @@ class ErrorInfo(NamedTuple):
 
     reason: str
     fields: dict[str, str]
+
+
+def encode_status(fault: RemoteFault) -> tuple[grpc.StatusCode, str, tuple[str, bytes]]:
+    """Return the code, the text and the trailing metadata of a fault."""
+    code, text = _CODES.get(fault.status, grpc.StatusCode.FAILED_PRECONDITION), shorten(fault.detail)
+    info = ErrorInfo(fault.kind.replace("-", "_").upper(), dict(fault.fields))
+    return code, text, (STATUS_DETAILS, encode_details(code.value[0], text, info))
+
+
+def decode_status(text: str, metadata: Iterable[tuple[str, str | bytes]]) -> FencelockError | None:
+    """Return the error that a call's text and trailing metadata stand for; None if the status is no fault of ours."""
+    info = decode_details(metadata)
+    return None if info is None else error_of(info.reason.lower().replace("_", "-"), text, info.fields)
 
 
 def shorten(text: str) -> str:
