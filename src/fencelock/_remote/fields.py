@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 
 from fencelock._remote.seals import MAX_SEAL_IDS, SEAL_ID_CHARACTERS, RemoteMark
-from fencelock._sequencer_text import MAX_SEQUENCER_CHARACTERS
 from fencelock.model import MAX_TOKEN
 
 TOKEN_FIELD = "fencing-token"
