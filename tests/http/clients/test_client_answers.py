@@ -217,6 +217,14 @@ def test_what_may_have_taken_effect_is_an_unknown_outcome_with_the_requests_key(
     assert (first.key, first.body) == (again.key, again.body)
 
 
+def test_a_kept_connection_that_ends_does_not_repeat_the_request(caller: Caller, service: ScriptedService) -> None:
+    service.answers.extend([Answer(keeps_open=True), LOST])
+    caller.call("PUT", "/report", json={"a": 1})
+    with pytest.raises(OutcomeUnknownError):
+        caller.call("PUT", "/report", json={"a": 2})
+    assert len(service.received) == 2
+
+
 def test_an_answer_that_takes_too_long_is_an_unknown_outcome(caller: Caller, service: ScriptedService) -> None:
     ended = threading.Event()
     service.answers.append(Answer(after=ended))
