@@ -7,6 +7,7 @@ import pytest
 
 from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.peers import contest
+from fencelock_lab.benchmarks.peers.contender import Contender
 from fencelock_lab.benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
 from fencelock_lab.benchmarks.peers.player import Player, contenders
 from fencelock_lab.benchmarks.stores import site
@@ -38,6 +39,35 @@ def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys
     for one in contenders("sqlite"):
         if one.name not in _variants(results, ALONE):
             assert f"left out: {one.name}: ModuleNotFoundError" in left_out
+
+
+class LaterFailure(Player):
+    """A contender's process that works for a while: fencelock's fails after its first batch."""
+
+    def __init__(self, _: str, contender: Contender, *__: str) -> None:
+        self.contender = contender
+        self.batches = 0
+
+    def ask(self, *command: object, request_timeout_s: float = 0.0) -> list[int]:
+        """Play a batch."""
+        self.batches += 1
+        if self.contender.name == "fencelock" and self.batches > 1:
+            raise ChildProcessError("fencelock: no answer in 15 s")
+        return [1000] * int(str(command[1]))
+
+    def close(self) -> None:
+        """Do nothing: there is no process."""
+
+
+def test_a_contender_that_fails_later_costs_nobody_else_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {**SHORT, "PROCESSES": (), "WAITERS": (), "Player": LaterFailure}.items():
+        monkeypatch.setattr(contest, name, value)
+    with site("sqlite") as place:
+        results = contest.run(place, 0)
+    assert _variants(results, ALONE) == {one.name for one in contenders("sqlite")} - {"fencelock"}
+    assert "left out: fencelock: no answer in 15 s" in capsys.readouterr().err
 
 
 def _variants(results: list[Measurement], case: str) -> set[str]:

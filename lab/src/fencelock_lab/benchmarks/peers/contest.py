@@ -87,11 +87,15 @@ class Contest:
         """Take turns of a few cycles each: the median, and the slowest in a hundred and in a thousand."""
         with ExitStack() as stack:
             players = [stack.enter_context(closing(self._player(one, "alone"))) for one in self._contenders]
-            players = [player for player in players if _is_able(player)]
-            taken: dict[str, list[list[int]]] = {player.contender.name: [] for player in players}
+            able = [player for player in players if _cycles(player)]
+            taken: dict[str, list[list[int]]] = {player.contender.name: [] for player in able}
             for _ in turns(seconds):
-                for player in players:
-                    taken[player.contender.name].append(player.ask("cycles", BATCH))
+                for player in tuple(able):
+                    if cycles := _cycles(player):
+                        taken[player.contender.name].append(cycles)
+                    else:
+                        able.remove(player)
+                        del taken[player.contender.name]
         medians = {name: [statistics.median(turn) / NS_PER_US for turn in own] for name, own in taken.items()}
         results = compare(ALONE, medians, "us")
         for tail, share in TAILS.items():
@@ -194,11 +198,13 @@ def _unit(case: str) -> str:
     return {RATE: "/s", FAIRNESS: "of 1"}.get(case.partition(",")[0], "ms")
 
 
-def _is_able(player: Player) -> bool:
-    """Return whether a contender works here; this also makes it import and connect what it needs."""
+def _cycles(player: Player) -> list[int]:
+    """Return the nanoseconds of each cycle of a batch; none if the contender fails or hangs. The first batch also makes
+    it import and connect what it needs.
+    """
     try:
-        player.ask("cycles", BATCH)
+        taken: list[int] = player.ask("cycles", BATCH)
     except ChildProcessError as error:
         print(f"left out: {error}", file=sys.stderr)
-        return False
-    return True
+        return []
+    return taken
