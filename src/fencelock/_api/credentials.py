@@ -1,7 +1,7 @@
 """What a guard takes as evidence of a tenure: a lease of this process, or a sequencer of any process.
 
 Promise: a lease is asked whether it is still valid, and counts the guarded transactions that its release must wait for;
-the mark alone judges a bare sequencer. One tenure has one memory in this process of what it has sealed (G9), which a
+the store alone judges a bare sequencer. One tenure has one memory in this process of what it has sealed (G9), which a
 lease shares with its sequencers. The memory lasts as long as the lease. Without a lease it lasts until
 MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goes on with a copy of it.
 """

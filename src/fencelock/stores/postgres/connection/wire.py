@@ -1,9 +1,9 @@
 """One round trip over psycopg's libpq connection, without a cursor: several statements at once, or a prepared one.
 
 Promise: statements that are sent together run one after the other in the connection's transaction, and the server skips
-the rest after the first error. Errors are psycopg's own. Parameters travel apart from the text, so that no server log
-shows a claim. A statement that is not prepared leaves nothing in the session, so that a pooler may stand in between.
-Never adapts a value of the user's.
+the rest after the first error. Errors are psycopg's own. Parameters travel apart from the text, so that neither
+pg_stat_activity nor the log of a statement that failed shows a claim. A statement that is not prepared leaves nothing
+in the session, so that a pooler may stand in between. Never adapts a value of the user's.
 """
 
 import re
