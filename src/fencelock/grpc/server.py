@@ -4,22 +4,20 @@ Promise: a call without a token, with one that is not understood, or of another 
 all guards of a service before its first other call. Never: a mark read, compared or kept here.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.base_guard import BaseGuard
-from fencelock._api.guard import Guard
 from fencelock._api.once import Once
 from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.current import sequencer
 from fencelock._remote.faults import RefusedRequestError, RemoteFault, malformed_key, token_required, wrong_lock
 from fencelock._remote.fields import KEY_FIELD, MAX_KEY_CHARACTERS, SEALED_FIELD, TOKEN_FIELD
 from fencelock._remote.reading import read_carried
+from fencelock._remote.sealing import check_guards, check_sync, seal, seal_async
 from fencelock.errors import ConfigError, WrongLockError
 from fencelock.grpc.context import current_call
 from fencelock.grpc.fields import SEAL_METHOD
@@ -46,24 +44,18 @@ class _Fencing:
         `required`: whether a method, `/package.Service/Method`, takes calls with a token only. By default all do but
         those of gRPC's own services, `/grpc.…`.
         """
-        self._guards = guards if callable(guards) else tuple(guards)
+        self._guards = guards if callable(guards) else self._checked(guards)
         self._required = required
-        if not callable(self._guards):
-            for guard in self._guards:
-                self._check_guard(guard)
 
-    def _check_guard(self, guard: object) -> None:
-        if not isinstance(guard, BaseGuard):
-            raise ConfigError(f"guards must be what fencelock.guard(…) returned, not {type(guard).__name__}")
+    def _checked(self, guards: Iterable[BaseGuard]) -> tuple[Any, ...]:
+        return check_guards(guards)
 
     def _guards_of(self, carried: CarriedSequencer) -> tuple[Any, ...]:
         """Return the guards of the sequencer's lock; WrongLockError if there is none."""
-        listed = self._guards(carried.lock) if callable(self._guards) else self._guards
+        listed = self._checked(self._guards(carried.lock)) if callable(self._guards) else self._guards
         guards = tuple(guard for guard in listed if guard.lock == carried.lock)
         if not guards:
             raise WrongLockError(f"no resource of this service belongs to lock {carried.lock!r}")
-        for guard in guards:
-            self._check_guard(guard)
         return guards
 
     def _locks(self) -> str:
@@ -99,17 +91,12 @@ class FencingInterceptor(_Fencing, grpc.ServerInterceptor):
         handler = grpc.unary_unary_rpc_method_handler(self._seal) if is_seal else continuation(handler_call_details)
         return self._fence(handler, handler_call_details)
 
-    def _check_guard(self, guard: object) -> None:
-        super()._check_guard(guard)
-        if not isinstance(guard, Guard):
-            raise ConfigError(
-                "a guard of fencelock.aio was given, and the server is not of grpc.aio: use fencelock.guard"
-            )
+    def _checked(self, guards: Iterable[BaseGuard]) -> tuple[Any, ...]:
+        return check_sync(guards)
 
     def _seal(self, _request: bytes, _context: Any) -> bytes:
         carried = sequencer()
-        for guard in self._guards_of(carried):
-            guard.seal(carried)
+        seal(self._guards_of(carried), carried)
         return b""
 
 
@@ -126,11 +113,7 @@ class AsyncFencingInterceptor(_Fencing, grpc.aio.ServerInterceptor):
 
     async def _seal(self, _request: bytes, _context: Any) -> bytes:
         carried = sequencer()
-        for guard in self._guards_of(carried):
-            if isinstance(guard, AsyncGuard):
-                await guard.seal(carried)
-            else:
-                await asyncio.to_thread(guard.seal, carried)
+        await seal_async(self._guards_of(carried), carried)
         return b""
 
 

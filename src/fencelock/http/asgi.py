@@ -13,7 +13,7 @@ from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
 from fencelock.errors import FencelockError
 from fencelock.http.fields import KEY_FIELD
 from fencelock.http.frameworks import check_litestar, check_raises
-from fencelock.http.seal_route import is_seal, seal_async
+from fencelock.http.seal_route import answer_seal_async, is_seal
 from fencelock.http.service import (
     SERVER_ERROR,
     FencedRequest,
@@ -76,7 +76,7 @@ class FencingMiddleware:
             with answering(request):
                 self._rules.check(request)
                 if is_seal(self._rules.guards, scope["method"], path):
-                    await _send(send, await seal_async(self._rules.guards, request))
+                    await _send(send, await answer_seal_async(self._rules.guards, request))
                 else:
                     await self._app(scope, receive, sender.send)
         except Exception as error:

@@ -11,8 +11,9 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpResponse
 
 from fencelock._api.base_guard import BaseGuard
+from fencelock._remote.sealing import check_sync
 from fencelock.errors import FencelockError
-from fencelock.http.seal_route import check_sync, is_seal, seal, seal_async
+from fencelock.http.seal_route import answer_seal, answer_seal_async, is_seal
 from fencelock.http.service import FencedRequest, Headers, HTTPAnswer, ServiceRules, answering, needs_token
 from fencelock.http.wsgi import REQUEST_KEY, read_request
 
@@ -55,7 +56,7 @@ class DjangoFencingMiddleware:
             with answering(fenced):
                 self._rules.check(fenced)
                 if is_seal(guards, request.method, request.path_info):
-                    return _response(seal(check_sync(guards), fenced))
+                    return _response(answer_seal(check_sync(guards), fenced))
                 return _completed(self._get_response(request), fenced)
         except FencelockError as error:
             return _answer_to(error, fenced)
@@ -66,7 +67,7 @@ class DjangoFencingMiddleware:
             with answering(fenced):
                 self._rules.check(fenced)
                 if is_seal(guards, request.method, request.path_info):
-                    return _response(await seal_async(guards, fenced))
+                    return _response(await answer_seal_async(guards, fenced))
                 return _completed(await self._get_response(request), fenced)
         except FencelockError as error:
             return _answer_to(error, fenced)

@@ -4,16 +4,14 @@ Promise: an answer without an error says that each of the service's resources th
 admitted it, durably. Never: a mark raised that the client was told of before (G9).
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guard import Guard
 from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RefusedRequestError, token_required, wrong_lock
-from fencelock.errors import ConfigError
+from fencelock._remote.sealing import seal, seal_async
 from fencelock.http.fields import SEAL_PATH
 from fencelock.http.service import FencedRequest, HTTPAnswer
 
@@ -25,31 +23,17 @@ def is_seal(guards: Sequence[object], method: str, path: str) -> bool:
     return bool(guards) and method == "POST" and path == SEAL_PATH
 
 
-def check_sync(guards: Sequence[BaseGuard]) -> tuple[Guard, ...]:
-    """Return the guards; ConfigError for one that seals asynchronously, where nothing can await it."""
-    sync = tuple(guard for guard in guards if isinstance(guard, Guard))
-    if len(sync) < len(guards):
-        raise ConfigError("a guard of fencelock.aio was given, and the application is synchronous: use fencelock.guard")
-    return sync
-
-
-def seal(guards: Sequence[Guard], request: FencedRequest) -> HTTPAnswer:
+def answer_seal(guards: Sequence[Guard], request: FencedRequest) -> HTTPAnswer:
     """Seal the guards of the token's lock, and return the answer."""
     carried = _carried(request)
-    for guard in _guards_of(guards, carried):
-        guard.seal(carried)
+    seal(_guards_of(guards, carried), carried)
     return request.answer_sealed()
 
 
-async def seal_async(guards: Sequence[BaseGuard], request: FencedRequest) -> HTTPAnswer:
-    """As `seal`, for asyncio: a sync guard works in a thread."""
+async def answer_seal_async(guards: Sequence[BaseGuard], request: FencedRequest) -> HTTPAnswer:
+    """As `answer_seal`, for asyncio."""
     carried = _carried(request)
-    for guard in _guards_of(guards, carried):
-        if isinstance(guard, AsyncGuard):
-            await guard.seal(carried)
-        else:
-            (sync,) = check_sync((guard,))
-            await asyncio.to_thread(sync.seal, carried)
+    await seal_async(_guards_of(guards, carried), carried)
     return request.answer_sealed()
 
 

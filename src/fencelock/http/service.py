@@ -26,6 +26,7 @@ from fencelock._remote.faults import (
 )
 from fencelock._remote.fields import decode_string, encode_marks
 from fencelock._remote.reading import read_carried
+from fencelock._remote.sealing import check_guards
 from fencelock.errors import AlreadyDoneError, ConfigError
 from fencelock.http.fields import MARK_FIELD, MAX_KEY_CHARACTERS, REPLAYED, REPLAYED_FIELD
 from fencelock.http.problems import CONTENT_TYPE, encode_problem
@@ -138,12 +139,9 @@ class ServiceRules:
     def __init__(self, lock: str | None, required: Required, guards: Iterable[BaseGuard]) -> None:
         self.lock = None if lock is None else check_lock_name(lock)
         self._required = required
-        self.guards = tuple(guards)
+        self.guards = check_guards(guards)
         if not callable(required):
             raise ConfigError(f"required must be a callable, required(method, path), not {type(required).__name__}")
-        for guard in self.guards:
-            if not isinstance(guard, BaseGuard):
-                raise ConfigError(f"guards must be what fencelock.guard(…) returned, not {type(guard).__name__}")
 
     def check(self, request: FencedRequest) -> None:
         """Raise RefusedRequestError for a request without a token that needs one, and for a token that is not right."""

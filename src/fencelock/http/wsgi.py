@@ -12,9 +12,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
+from fencelock._remote.sealing import check_sync
 from fencelock.http.fields import KEY_FIELD
 from fencelock.http.frameworks import check_raises
-from fencelock.http.seal_route import check_sync, is_seal, seal
+from fencelock.http.seal_route import answer_seal, is_seal
 from fencelock.http.service import (
     FencedRequest,
     Headers,
@@ -56,7 +57,7 @@ class WSGIFencingMiddleware:
             with answering(request):
                 self._rules.check(request)
                 if is_seal(self._guards, environ["REQUEST_METHOD"], environ.get("PATH_INFO", "")):
-                    return _send(start_response, seal(self._guards, request))
+                    return _send(start_response, answer_seal(self._guards, request))
                 body = self._app(environ, head.start)
         except Exception as error:
             return head.answer(error)
