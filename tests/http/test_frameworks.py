@@ -110,6 +110,19 @@ def test_a_guards_error_in_a_request_without_a_token_is_the_frameworks(service: 
         assert reply.problem is None
 
 
+def test_an_error_of_a_lease_of_the_handlers_own_is_the_frameworks(service: Service, report: Report) -> None:
+    """A job that the handler has found done, as a holder itself, says nothing about the request."""
+    own = HandmadeLease(6)
+    with report.guard.transaction(own, once="daily"):
+        pass
+    with pytest.raises(AlreadyDoneError) as caught, report.guard.transaction(own, once="daily"):
+        pass
+    report.raised = caught.value
+    reply = service.call("PUT", "/raise", HandmadeLease(7))
+    assert reply.status >= 500
+    assert reply.problem is None
+
+
 def test_a_write_is_not_acknowledged_before_its_commit(service: Service, report: Report) -> None:
     reply = service.call("PUT", "/uncommitted", HandmadeLease(5))
     report.uncommitted.__exit__(None, None, None)

@@ -13,9 +13,11 @@ from weakref import WeakValueDictionary
 
 from fencelock._flows.tenure import Tenure
 from fencelock._platform import at_fork
-from fencelock.errors import ConfigError, GuardError
+from fencelock.errors import ConfigError, FencelockError, GuardError
 from fencelock.model import BrokenLock, Sequencer
 
+_ASKER = "_asker"
+"""The attribute of an error that says for whose lease it was raised: the lock and the token."""
 MAX_REMEMBERED_TENURES = 1024
 """Bare sequencers whose seals a process remembers; the least recently used is forgotten first."""
 
@@ -124,3 +126,14 @@ def credential_of(lease: object) -> Credential:
             f"a guard needs a lease, as lock.acquire() returns, or a Sequencer; not {type(lease).__name__}"
         )
     return SequencerCredential(sequencer, MEMORY.kept(sequencer))
+
+
+def note_asker(error: FencelockError, credential: Credential) -> None:
+    """Note for whose lease an error is raised, unless that is noted already."""
+    vars(error).setdefault(_ASKER, (credential.sequencer.lock, credential.sequencer.token))
+
+
+def is_of_another(error: FencelockError, credential: Credential) -> bool:
+    """Return whether an error was raised for another lease than this one; False if nothing is noted."""
+    own = (credential.sequencer.lock, credential.sequencer.token)
+    return bool(vars(error).get(_ASKER, own) != own)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fencelock._api.credentials import Credential
+from fencelock._api.credentials import Credential, note_asker
 from fencelock._api.idle_limit import IdleLimit, left_ms
 from fencelock._api.once import Once
 from fencelock._drivers.guard import run
@@ -20,7 +20,7 @@ from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock._platform import at_fork
-from fencelock.errors import GuardError, UnsupportedError
+from fencelock.errors import FencelockError, GuardError, UnsupportedError
 from fencelock.hooks import Event, Hooks, emit, is_observed
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
@@ -157,35 +157,37 @@ class GuardCore:
     def seal_flow(self, credential: Credential, once: Once | None = None) -> GuardFlow[Sealed]:
         """Seal every resource."""
         flow = guarding.seal(self.scope, credential.sequencer, credential.tenure)
-        return self._told_if_done(flow, credential, once)
+        return self._asked(self._told_if_done(flow, credential, once), credential)
 
     def open_flow(self, credential: Credential, limit: IdleLimit, once: Once | None) -> GuardFlow[Opened]:
         """Begin a guarded transaction."""
         tenure = (self.scope, credential.sequencer, credential.tenure, limit.begin())
         if once is None:
-            return guarding.open_transaction(*tenure)
+            return self._asked(guarding.open_transaction(*tenure), credential)
         flow = effects.open_once(*tenure, once.intent(credential.sequencer))
-        return self._told_if_done(flow, credential, once)
+        return self._asked(self._told_if_done(flow, credential, once), credential)
 
     def finish_flow(self, credential: Credential, presented: tuple[str, ...], once: Once | None) -> GuardFlow[None]:
         """Commit a guarded transaction."""
         block = (self.scope, credential.sequencer, credential.tenure, presented)
-        return guarding.finish(*block) if once is None else effects.finish_once(*block, once.done(credential.sequencer))
+        if once is None:
+            return self._asked(guarding.finish(*block), credential)
+        return self._asked(effects.finish_once(*block, once.done(credential.sequencer)), credential)
 
     def check_flow(self, credential: Credential, once: Once | None, *, may_raise: bool) -> GuardFlow[Sealed]:
         """Check the marks inside the caller's transaction."""
         flow = guarding.check(
             self.scope, credential.sequencer, credential.tenure, left_ms(credential), may_raise=may_raise
         )
-        return self._told_if_done(flow, credential, once)
+        return self._asked(self._told_if_done(flow, credential, once), credential)
 
     def present_flow(self, credential: Credential, limit: IdleLimit, once: Once | None) -> GuardFlow[Opened]:
         """Admit the caller's writes from here on."""
         tenure = (self.scope, credential.sequencer, credential.tenure, limit.begin())
         if once is None:
-            return guarding.present(*tenure)
+            return self._asked(guarding.present(*tenure), credential)
         flow = effects.present_once(*tenure, once.intent(credential.sequencer))
-        return self._told_if_done(flow, credential, once)
+        return self._asked(self._told_if_done(flow, credential, once), credential)
 
     def withdraw_flow(self, credential: Credential, presented: tuple[str, ...], once: Once | None) -> GuardFlow[None]:
         """Stop admitting the caller's writes, before they are committed."""
@@ -198,6 +200,14 @@ class GuardCore:
             return flow
         return effects.told_if_done(flow, self.scope, once.intent(credential.sequencer))
 
+    def _asked(self, flow: GuardFlow[Result], credential: Credential) -> GuardFlow[Result]:
+        """Run the flow, and note in its error for whose lease it was raised."""
+        try:
+            return (yield from flow)
+        except FencelockError as error:
+            note_asker(error, credential)
+            raise
+
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
         return guarding.close(self.scope, credential.sequencer, credential.claim, credential.tenure)
@@ -205,10 +215,11 @@ class GuardCore:
     # --- the hooks ----------------------------------------------------------------------------------------------------
     @contextmanager
     def emitting_refusals(self, credential: Credential) -> Iterator[None]:
-        """Emit an event for a refusal that leaves the block."""
+        """Emit an event for a refusal that leaves the block, and note in the error for whose lease it is."""
         try:
             yield
         except GuardError as error:
+            note_asker(error, credential)
             self.emit_refused(credential, error)
             raise
 

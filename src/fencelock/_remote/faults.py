@@ -8,6 +8,7 @@ one that is definite. Never: a sequencer in a fault; a text about the inside of 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fencelock._api.credentials import is_of_another
 from fencelock._remote.carried import CarriedSequencer
 from fencelock.errors import (
     AlreadyDoneError,
@@ -143,8 +144,9 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
     if carried is None or not isinstance(error, FencelockError):
         return None
     kind = _kind_of(error, carried)
-    if kind is None or (kind.error is StaleTokenError and getattr(error, "token", None) != carried.token):
-        # Another lease's staleness, which the service has met as a client itself, says nothing about this request.
+    is_stale_elsewhere = isinstance(error, StaleTokenError) and error.token != carried.token
+    if kind is None or is_stale_elsewhere or is_of_another(error, carried):
+        # What the service has met as a client itself, with another lease, says nothing about this request.
         return None
     own = {name: str(getattr(error, name)) for name in kind.attributes}
     if carried.has_begun_blocks:

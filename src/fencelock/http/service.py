@@ -92,11 +92,11 @@ class FencedRequest:
 
     def answer_to(self, error: BaseException) -> HTTPAnswer | None:
         """Return the answer to an error of the handler; None if it is not about the request's sequencer."""
-        if isinstance(error, AlreadyDoneError) and self.carried is not None:
-            return self._answer_again(error)
         fault = fault_of(error, self.carried)
         if fault is None:
             return None
+        if isinstance(error, AlreadyDoneError):
+            return self._answer_again(error)
         if fault.status >= SERVER_ERROR and self.carried is not None:
             # The caller is told no more than the kind: the rest is about the inside of the service.
             what = (fault.kind, self.target[0], self.carried.lock, self.carried.token)

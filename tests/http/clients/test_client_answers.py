@@ -25,11 +25,13 @@ from fencelock import (
     UnsupportedError,
     WrongLockError,
 )
+from fencelock._api.credentials import is_of_another
 from fencelock.http.fields import SEAL_PATH
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
 from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
 
 FAULTS = [
@@ -57,6 +59,7 @@ def test_a_fault_is_raised_as_the_error_of_a_guard_in_this_process(
         with pytest.raises(error, match="why") as caught:
             caller.call("PUT", "/report", stream=stream)
         assert type(caught.value) is error
+        assert is_of_another(caught.value, HandmadeLease(99)), "a service answers no request of another lease with it"
         assert caught.value.definite is (error is not OutcomeUnknownError)
         if isinstance(caught.value, OutcomeUnknownError):
             assert caught.value.idempotency_key == service.received[-1].key

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from fencelock._api.credentials import LeaseLike, credential_of
+from fencelock._api.credentials import LeaseLike, credential_of, note_asker
 from fencelock._grpc_wire import UNREACHED
 from fencelock._remote.fields import (
     KEY_FIELD,
@@ -108,6 +108,8 @@ class CallRules:
         with _answered(is_seal=is_seal):
             self._seals.remember(self._target, _marks(pairs))
         meant = decode_status(str(error.details() or ""), pairs) or self._meant_by_code(error, pairs)
+        if isinstance(meant, FencelockError):
+            note_asker(meant, self._credential)
         if is_seal:
             return self._meant_by_seal(error, meant)
         if isinstance(meant, OutcomeUnknownError):
