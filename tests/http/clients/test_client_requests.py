@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import socket
 import sys
 import threading
 import warnings
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -186,6 +188,19 @@ def test_no_token_goes_over_plain_http_beyond_this_machine(opens: Opens, lease: 
     with pytest.raises(ConfigError, match="without TLS"):
         opens(lease, url)
     opens(lease, url, allow_plain_http=True)
+
+
+@pytest.mark.parametrize("host", ["b\u00fccher.example", "xn--bcher-kva.example"])
+def test_a_service_is_named_in_the_letters_of_its_language_or_as_it_is_looked_up(
+    opens: Opens, service: ScriptedService, lease: fencelock.Lease, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", partial(_here, socket.getaddrinfo))
+    caller = opens(lease, f"http://{host}:{service.port}", allow_plain_http=True)
+    assert caller.call("GET", "/report").status == 200
+
+
+def _here(look_up: Any, _host: object, *more: Any, **named: Any) -> Any:
+    return look_up("127.0.0.1", *more, **named)
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "http://127.0.0.3", "http://[::1]:8000"])

@@ -72,7 +72,8 @@ class FencingHop:
 
     def _outgoing(self, request: ClientRequest) -> OutgoingRequest:
         url = request.url
-        origin = origin_of(url.scheme, url.host or "", url.port)
+        # Not `host`, which shows a name in the letters of its language.
+        origin = origin_of(url.scheme, url.raw_host or "", url.port)
         key = request.headers.get(KEY_FIELD)
         return OutgoingRequest(self.rules, request.method, origin, url.path, key, is_proxied=request.proxy is not None)
 

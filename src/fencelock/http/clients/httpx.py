@@ -71,7 +71,8 @@ class BaseFencedTransport:
         if key is not None:
             # In the caller's request: authentication and redirects send it again, with the same key.
             request.headers[KEY_FIELD] = key
-        origin = origin_of(url.scheme, url.host, url.port)
+        # Not `host`, which shows a name in the letters of its language.
+        origin = origin_of(url.scheme, url.raw_host.decode("ascii"), url.port)
         return OutgoingRequest(self._rules, request.method, origin, url.path, key, is_proxied=self._is_proxied)
 
     def _with_fields(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Request":

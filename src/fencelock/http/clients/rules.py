@@ -46,10 +46,20 @@ Fields = Callable[[str], str | None]
 
 
 def origin_of(scheme: str, host: str, port: int | None) -> str:
-    """Return the origin of a URL, in one form: without the port that its scheme has anyway."""
-    scheme, host = scheme.lower(), host.lower().strip("[]")
+    """Return the origin of a URL, in one form: without the port that its scheme has anyway, and with the name of the
+    host as it is looked up.
+    """
+    scheme, host = scheme.lower(), _looked_up(host.lower().strip("[]"))
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}" if port in {None, _PORTS.get(scheme)} else f"{scheme}://{shown}:{port}"
+
+
+def _looked_up(host: str) -> str:
+    """Return the name of a host in ASCII (`xn--…`); a name that cannot be written so stays as it is."""
+    try:
+        return host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError:
+        return host
 
 
 def split_origin(url: str) -> tuple[str, str, int | None]:
