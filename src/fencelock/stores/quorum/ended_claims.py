@@ -1,7 +1,8 @@
 """The claims of this process that have ended, by their digests, for stores that keep no record of ended claims.
 
 Promise: a claim that ended in this process is never granted again (H4). Only the process that drew a claim asks for
-it, so this process's memory is complete. A claim older than all remembered ones counts as ended.
+it, so this process's memory is complete. A claim that was drawn before a forgotten one
+ended counts as ended.
 """
 
 import threading
