@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 import fencelock
+from fencelock._remote.carried import CarriedSequencer
 from fencelock.errors import (
     ConfigError,
     LeaseReleasedError,
@@ -142,6 +143,12 @@ def test_what_is_no_guard_is_refused_at_the_start(data: Any):
         fencelock.grpc.FencingInterceptor(["reports"])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"fencelock\.aio"):
         fencelock.grpc.FencingInterceptor([fencelock.aio.guard(f"sqlite:///{data}", resource="r", lock=LOCK)])
+
+
+def test_what_a_function_of_guards_returns_is_checked(lease: fencelock.Lease):
+    interceptor = fencelock.grpc.FencingInterceptor(lambda _: ["reports"])  # type: ignore[list-item, return-value]
+    with pytest.raises(ConfigError, match="must be what"):
+        interceptor._guards_of(CarriedSequencer(lease.sequencer))
 
 
 def test_a_sequencer_outside_of_a_call_is_an_error():
