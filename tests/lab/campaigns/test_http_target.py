@@ -11,11 +11,11 @@ import pytest
 
 import fencelock
 from fencelock import Sequencer
+from fencelock_lab.campaigns.http_client import HTTPTexts
+from fencelock_lab.campaigns.http_service import COMPARE_FIRST, FENCED, TextService
 from fencelock_lab.campaigns.http_target import HTTPTarget
-from fencelock_lab.campaigns.http_texts import HTTPTexts
 from fencelock_lab.campaigns.settings import FAULTS, CampaignSettings, possible_faults
 from fencelock_lab.campaigns.targets import make_target
-from fencelock_lab.campaigns.text_service import COMPARE_FIRST, FENCED, TextService
 from fencelock_lab.campaigns.verdict import CLEAN
 from fencelock_lab.servers.server import HOST
 from tests.cli.program import Program, program

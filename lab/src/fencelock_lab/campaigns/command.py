@@ -224,7 +224,7 @@ def _set_up(
 @contextmanager
 def _control_guard(control: str) -> "Iterator[tuple[str, str]]":
     """Yield a folder, and the URL of the database or the service in it that a control breaks."""
-    from fencelock_lab.campaigns.text_service import COMPARE_FIRST, TextService
+    from fencelock_lab.campaigns.http_service import COMPARE_FIRST, TextService
 
     with tempfile.TemporaryDirectory(prefix="fencelock-control-") as folder:
         if control != COMPARE_FIRST:

@@ -9,7 +9,7 @@ Most use the store's real guard in a wrong way, so that they work at every store
     seal-one         each resource of a lock is sealed by itself, when it is first used
     untold           no process is told that its lease is lost: the guard is used as it should be
 
-Others are guards of a SQLite file (file_guards.py), or a handler of an HTTP service (text_service.py). Promise: a
+Others are guards of a SQLite file (file_guards.py), or a handler of an HTTP service (http_service.py). Promise: a
 control works only on files and servers that were made for it. Copy none.
 """
 
@@ -21,9 +21,9 @@ from typing import Any
 
 import fencelock
 from fencelock_lab.campaigns.file_guards import FILE_GUARDS
+from fencelock_lab.campaigns.http_service import COMPARE_FIRST
 from fencelock_lab.campaigns.settings import UNTOLD, CampaignSettings
 from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof
-from fencelock_lab.campaigns.text_service import COMPARE_FIRST
 
 _DIGITS = 19
 """As many as the highest token has: file names are ordered as their tokens are."""

@@ -1,4 +1,4 @@
-"""A service that keeps texts, for campaigns to attack: `python -m fencelock_lab.campaigns.text_service`.
+"""A service that keeps texts, for campaigns to attack: `python -m fencelock_lab.campaigns.http_service`.
 
     fenced           WSGIFencingMiddleware, and the guard in the handler's own transaction
     compare-first    a negative control: a gate compares the token with its mark, and then runs the handler
@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import fencelock
 from fencelock.http import WSGIFencingMiddleware, sequencer
-from fencelock_lab.campaigns.http_texts import TEXT
+from fencelock_lab.campaigns.http_client import TEXT
 from fencelock_lab.campaigns.worker import READY, die_with_the_conductor
 from fencelock_lab.servers.server import HOST
 
@@ -66,7 +66,7 @@ class TextService:
 @contextmanager
 def _process(handler: str, file: Path, listener: int) -> Iterator[None]:
     """One process of the service, which answers requests inside the block."""
-    words = ("-P", "-m", "fencelock_lab.campaigns.text_service", handler, str(file), str(listener))
+    words = ("-P", "-m", "fencelock_lab.campaigns.http_service", handler, str(file), str(listener))
     log = file.with_suffix(".log")
     with (
         log.open("ab") as stderr,

@@ -6,7 +6,7 @@ Promise: nothing is asked of the service but `GET` and `PUT` of a text, with the
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fencelock_lab.campaigns.http_texts import HTTPTexts
+from fencelock_lab.campaigns.http_client import HTTPTexts
 from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.target import Proof, TargetState
 from fencelock_lab.campaigns.text_target import TextTarget

@@ -28,6 +28,7 @@ from fencelock_lab.campaigns.history import (
     SERVER_RESTART,
     History,
 )
+from fencelock_lab.campaigns.http_service import FENCED, TextService
 from fencelock_lab.campaigns.settings import (
     ANYWHERE_FREEZE,
     ANYWHERE_KILL,
@@ -36,7 +37,6 @@ from fencelock_lab.campaigns.settings import (
     possible_faults,
 )
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
-from fencelock_lab.campaigns.text_service import FENCED, TextService
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
 from fencelock_lab.servers.programs import FAKETIME, find
 from fencelock_lab.servers.setup import Setup
