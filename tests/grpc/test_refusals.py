@@ -141,6 +141,10 @@ def test_guards_may_depend_on_the_lock(caller_of: Any, source: fencelock.Source,
 def test_what_is_no_guard_is_refused_at_the_start(data: Any):
     with pytest.raises(ConfigError, match="must be what"):
         fencelock.grpc.FencingInterceptor(["reports"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="must be a list"):
+        fencelock.grpc.FencingInterceptor(fencelock.guard(f"sqlite:///{data}", resource="r", lock=LOCK))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must name the guards"):
+        fencelock.grpc.FencingInterceptor([])
     with pytest.raises(ConfigError, match=r"fencelock\.aio"):
         fencelock.grpc.FencingInterceptor([fencelock.aio.guard(f"sqlite:///{data}", resource="r", lock=LOCK)])
 

@@ -11,6 +11,7 @@ import fencelock.http
 from fencelock import ConfigError, GuardError, OutcomeUnknownError, SourceUnavailableError, StaleTokenError
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware, init_flask, init_litestar, sequencer
 from fencelock.http.asgi import MAX_HELD_BYTES
+from fencelock.http.service import FencedRequest, answering
 from tests.http.frameworks import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
 from tests.http.wire import UNANSWERED, fields_of, over_asgi, over_wsgi, scope_of
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, value_in
@@ -309,10 +310,12 @@ def test_litestars_middleware_without_its_error_handler_answers_no_request(repor
 
 @pytest.mark.parametrize(
     "options",
-    [{"lock": ""}, {"lock": 1}, {"required": True}, {"guards": ["sqlite:///x.db"]}],
-    ids=["empty lock", "lock", "required", "guards"],
+    [{"lock": ""}, {"lock": 1}, {"required": True}, {"guards": ["sqlite:///x.db"]}, {"guards": ...}],
+    ids=["empty lock", "lock", "required", "guards", "one guard"],
 )
 def test_options_outside_their_contract_are_refused(report: Report, options: Any) -> None:
+    if options.get("guards") is ...:
+        options = {"guards": report.guard}
     for wrap, app in ((FencingMiddleware, bare_asgi(report)), (WSGIFencingMiddleware, bare_wsgi(report))):
         with pytest.raises(ConfigError):
             wrap(app, **options)  # type: ignore[operator]
@@ -330,7 +333,9 @@ def test_a_wsgi_seal_route_takes_no_async_guard(report: Report) -> None:
 def test_the_seal_route_is_for_the_locks_of_its_guards(report: Report) -> None:
     service = over_asgi(FencingMiddleware(bare_asgi(report), guards=[report.guard]))
     other = fencelock.guard(report.guard.url, resource="other", lock="another")
-    assert service.call("POST", "/.well-known/fencing/seal", HandmadeLease(5, lock="another")).kind == "wrong-lock"
+    refused = service.call("POST", "/.well-known/fencing/seal", HandmadeLease(5, lock="another"))
+    assert refused.kind == "wrong-lock"
+    assert f"acquire lock {LOCK!r}" in str(refused.problem)
     assert other.mark().token == 0
 
 
@@ -429,3 +434,10 @@ def test_outside_of_a_request_there_is_nothing_to_ask(call: Any) -> None:
     with pytest.raises(ConfigError, match="no request is being answered"):
         call()
     assert not fencelock.http.has_token()
+
+
+def test_a_request_is_its_bytes_or_its_text() -> None:
+    with answering(FencedRequest(("POST", "/", ""), (), (), ["key"])):
+        assert fencelock.http.once(b"5").request_digest == fencelock.http.once("5").request_digest
+        with pytest.raises(ConfigError, match=r"not int.*str\(amount\)"):
+            fencelock.http.once(5)  # type: ignore[arg-type]

@@ -123,7 +123,8 @@ def credential_of(lease: object) -> Credential:
     sequencer = lease if isinstance(lease, Sequencer) else getattr(lease, "sequencer", None)
     if not isinstance(sequencer, Sequencer):
         raise ConfigError(
-            f"a guard needs a lease, as lock.acquire() returns, or a Sequencer; not {type(lease).__name__}"
+            f"a guard needs a lease, as lock.acquire() returns, or a Sequencer, as Sequencer.parse(text) returns, and "
+            f"sequencer() in a handler; not {type(lease).__name__}"
         )
     return SequencerCredential(sequencer, MEMORY.kept(sequencer))
 

@@ -5,7 +5,7 @@ numbers. What is not in the table is no fault of fencelock's, and passes. A faul
 one that is definite. Never: a sequencer in a fault; a text about the inside of a service with a fault of 500 or above.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fencelock._api.credentials import is_of_another
@@ -123,9 +123,13 @@ def malformed_key(why: str) -> RemoteFault:
     return _fault("malformed-key", f"{why}. Nothing was done", {})
 
 
-def wrong_lock(sequencer: Sequencer, lock: str) -> RemoteFault:
-    """Return the fault of a request that is another lock's."""
-    detail = f"this takes requests of the holder of lock {lock!r} only, and the token is of lock {sequencer.lock!r}"
+def wrong_lock(sequencer: Sequencer, locks: Iterable[str]) -> RemoteFault:
+    """Return the fault of a request that is another lock's; `locks` are those whose holders are let in."""
+    names = " or ".join(repr(lock) for lock in dict.fromkeys(locks))
+    detail = (
+        f"this takes requests of the holder of lock {names} only, and the token is of lock {sequencer.lock!r}: acquire "
+        f"lock {names} for them, or correct the name here or in the service. Nothing was done"
+    )
     return _fault("wrong-lock", detail, {"lock": sequencer.lock, "token": str(sequencer.token)})
 
 

@@ -17,6 +17,8 @@ from fencelock.errors import ConfigError
 
 def check_guards(guards: Iterable[object]) -> tuple[BaseGuard, ...]:
     """Return the guards; ConfigError for what is none."""
+    if isinstance(guards, BaseGuard):
+        raise ConfigError("guards must be a list of guards, [guard], not one guard")
     given = tuple(guards)
     for guard in given:
         if not isinstance(guard, BaseGuard):

@@ -46,6 +46,8 @@ class _Fencing:
         """
         self._guards = guards if callable(guards) else self._checked(guards)
         self._required = required
+        if not self._guards:
+            raise ConfigError("guards must name the guards that the handlers use: without any, no call is let in")
 
     def _checked(self, guards: Iterable[BaseGuard]) -> tuple[Any, ...]:
         return check_guards(guards)
@@ -79,7 +81,7 @@ class _Fencing:
             return token_required(self._locks() or None) if is_needed else None
         if callable(self._guards) or any(guard.lock == carried.lock for guard in self._guards):
             return None
-        return wrong_lock(carried.sequencer, self._locks())
+        return wrong_lock(carried.sequencer, (guard.lock for guard in self._guards))
 
 
 class FencingInterceptor(_Fencing, grpc.ServerInterceptor):

@@ -47,5 +47,5 @@ def _guards_of(guards: Sequence[AnyGuard], carried: CarriedSequencer) -> Sequenc
     """Return the guards of the sequencer's lock; RefusedRequestError if there is none."""
     found = [guard for guard in guards if guard.lock == carried.lock]
     if not found:
-        raise RefusedRequestError(wrong_lock(carried.sequencer, guards[0].lock))
+        raise RefusedRequestError(wrong_lock(carried.sequencer, (guard.lock for guard in guards)))
     return found

@@ -152,7 +152,7 @@ class ServiceRules:
             if self._required(method, path):
                 raise RefusedRequestError(token_required(self.lock))
         elif self.lock is not None and request.carried.lock != self.lock:
-            raise RefusedRequestError(wrong_lock(request.carried.sequencer, self.lock))
+            raise RefusedRequestError(wrong_lock(request.carried.sequencer, [self.lock]))
 
 
 _REQUEST: ContextVar[FencedRequest | None] = ContextVar("fencelock_request", default=None)
@@ -173,7 +173,10 @@ def current_request() -> FencedRequest:
     """Return the request that is being answered; ConfigError outside of one."""
     request = _REQUEST.get()
     if request is None:
-        raise ConfigError("no request is being answered here: fencelock's middleware has seen none")
+        raise ConfigError(
+            "no request is being answered here: add fencelock's middleware to the application, and call once() in the "
+            "handler, not in threads that you start yourself"
+        )
     return request
 
 
@@ -186,6 +189,11 @@ def once(body: bytes | str = b"") -> Once:
     """
     request = current_request()
     content = body.encode() if isinstance(body, str) else body
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise ConfigError(
+            f"once() takes the request's body, as bytes or text, not {type(body).__name__}: give it what the request "
+            f"sent, or the text of what was parsed, such as once(str(amount))"
+        )
     return Once(_key_of(request.keys), request=json.dumps(request.target).encode() + b"\n" + content)
 
 

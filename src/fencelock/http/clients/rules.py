@@ -33,6 +33,7 @@ _REDIRECTION, _REFUSAL, _SERVER_ERROR = 300, 400, 500
 """The first status of each class."""
 _ABSENCE = frozenset({304, 404, 410})
 """Answers without a body of their own that still say what the resource is, or that it is not there."""
+_ABSENT = frozenset({404, 410})
 MAX_REDIRECTED_KEYS = 1024
 """Unsafe requests whose redirects a client remembers; the oldest is forgotten first."""
 FIRST_ANSWER_LIMIT_S = 60.0
@@ -209,7 +210,10 @@ class OutgoingRequest:
         if status >= _SERVER_ERROR:
             raise self.unknown(f"was answered {status}, and not by the service's fencing")
         if self._is_seal and status >= _REDIRECTION:
-            raise UnsupportedError(f"{self._request} was answered {status}: no seal route is mounted there")
+            raise UnsupportedError(
+                f"{self._request} was answered {status}: no seal route is mounted there. Name the guards to the "
+                f"service's middleware, guards=[guard]; if the application is under a path, the route is there"
+            )
         if self._says_what_is_there(status):
             self._check_fenced(status, fields, marks)
         else:
@@ -239,7 +243,8 @@ class OutgoingRequest:
         try:
             yield
         except FencelockError as error:
-            error.add_note(f"{self._request} was answered {status}")
+            hint = ". Check its path" if status in _ABSENT else ""
+            error.add_note(f"{self._request} was answered {status}{hint}")
             error.definite = error.definite and self._is_safe and not self._follows_write
             raise
 
@@ -266,10 +271,10 @@ class OutgoingRequest:
 
     def unknown(self, what: str) -> OutcomeUnknownError:
         """Return the error of a request that may have taken effect, with its key."""
-        again = "send it again, or read what is there"
+        again = "Send it again, or read what is there"
         if self.key is not None:
             again = (
-                "to repeat it without doing it twice, send it with the field Idempotency-Key and this error's "
+                "To repeat it without doing it twice, send it with the field Idempotency-Key and this error's "
                 "idempotency_key, if the service keeps keys; or read what is there"
             )
         error = OutcomeUnknownError(f"{self._request} {what}: it may have taken effect. {again}")
