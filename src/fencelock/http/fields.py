@@ -14,6 +14,8 @@ from fencelock._remote.fields import (
 )
 
 SEAL_PATH = "/.well-known/fencing/seal"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "QUERY", "TRACE"})
+"""Methods that change nothing, for the client and the service alike."""
 
 __all__ = [
     "KEY_FIELD",
@@ -21,6 +23,7 @@ __all__ = [
     "MAX_KEY_CHARACTERS",
     "REPLAYED",
     "REPLAYED_FIELD",
+    "SAFE_METHODS",
     "SEALED_FIELD",
     "SEAL_PATH",
     "TOKEN_FIELD",

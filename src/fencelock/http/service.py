@@ -28,7 +28,7 @@ from fencelock._remote.fields import decode_string, encode_marks
 from fencelock._remote.reading import read_carried
 from fencelock._remote.sealing import check_guards
 from fencelock.errors import AlreadyDoneError, ConfigError
-from fencelock.http.fields import MARK_FIELD, MAX_KEY_CHARACTERS, REPLAYED, REPLAYED_FIELD
+from fencelock.http.fields import MARK_FIELD, MAX_KEY_CHARACTERS, REPLAYED, REPLAYED_FIELD, SAFE_METHODS
 from fencelock.http.problems import CONTENT_TYPE, encode_problem
 from fencelock.model import check_lock_name
 
@@ -39,7 +39,6 @@ Required = Callable[[str, str], bool]
 """Whether a request with this method, to this path, needs a token."""
 Headers = list[tuple[str, str]]
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 SERVER_ERROR = 500
 _CLIENT_ERROR = 400
 _OURS = frozenset({"cache-control", MARK_FIELD, REPLAYED_FIELD})

@@ -256,6 +256,16 @@ async def test_a_call_of_aiohttp_that_takes_too_long_in_all_is_an_unknown_outcom
     assert caught.value.idempotency_key is not None
 
 
+@pytest.mark.asyncio
+async def test_no_error_of_a_call_that_takes_too_long_shows_a_password(lease: fencelock.Lease) -> None:
+    async def late(*_: object) -> aiohttp.ClientResponse:
+        raise TimeoutError
+
+    async with fencelock.http.client(lease, aiohttp.ClientSession("https://reports.example/")) as session:
+        with pytest.raises(OutcomeUnknownError, match=r"^PUT https://reports\.example/x@y has lost its answer"):
+            await session.put("https://jo:hidden@reports.example/x@y?q=a", middlewares=[late])
+
+
 def test_a_connection_that_is_never_made_is_definite(opens: Opens, lease: fencelock.Lease) -> None:
     with ScriptedService() as closed:
         pass

@@ -59,10 +59,14 @@ def test_each_unsafe_request_has_a_key_of_its_own_and_a_safe_one_has_none(
     opens: Opens, service: ScriptedService, lease: fencelock.Lease
 ) -> None:
     for caller in (opens(lease, service.url), opens(lease, service.url)):
-        for method in ("POST", "PUT", "PATCH", "DELETE", "GET"):
+        for method in ("POST", "PUT", "PATCH", "DELETE", "GET", "QUERY"):
             caller.call(method, "/report")
     keys = [received.key for received in service.received]
-    assert keys[4] is keys[9] is None
+    assert keys[4] is keys[5] is keys[10] is keys[11] is None
+    # The middleware asks for a token by the same division.
+    assert [bool(received.key) for received in service.received] == [
+        fencelock.http.needs_token(received.method, received.path) for received in service.received
+    ]
     assert len({key for key in keys if key}) == 8
     assert all(key.startswith('"') and key.endswith('"') for key in keys if key)
 
@@ -219,6 +223,15 @@ def test_what_names_no_service_is_refused(lease: fencelock.Lease, url: str) -> N
         fencelock.http.client(lease, session, origins=[url])
 
 
+@pytest.mark.parametrize(
+    "url", ["ftp://jo:hidden@x", "https://jo:hid/hidden@x", "jo:hidden@x", "https://jo:hidden@x:y"]
+)
+def test_no_error_shows_the_password_of_what_names_no_service(lease: fencelock.Lease, url: str) -> None:
+    with requests.Session() as session, pytest.raises(ConfigError, match="does not name a service") as caught:
+        fencelock.http.client(lease, session, origins=[url])
+    assert "hid" not in str(caught.value)
+
+
 def test_what_is_no_client_is_refused(lease: fencelock.Lease) -> None:
     with pytest.raises(ConfigError, match="not str"):
         fencelock.http.client(lease, "https://reports.example")  # type: ignore[type-var]
@@ -293,6 +306,18 @@ def test_the_clients_own_client_stays_as_it_was(lease: fencelock.Lease, service:
         session.put(f"{service.url}/report")
         plain.put("/report")
     assert [bool(received.fields["fencing-token"]) for received in service.received] == [True, True, False, False]
+
+
+def test_an_adapter_that_is_mounted_later_sends_the_token_too(lease: fencelock.Lease, service: ScriptedService) -> None:
+    with requests.Session() as session:
+        api = fencelock.http.client(lease, session, origins=[service.url])
+        api.mount(service.url, HTTPAdapter())
+        api.put(f"{service.url}/report")
+        with pytest.raises(ConfigError, match="sends a request again"):
+            api.mount(service.url, HTTPAdapter(max_retries=3))
+        api.put(f"{service.url}/report")
+        session.put(f"{service.url}/report")
+    assert [bool(received.fields["fencing-token"]) for received in service.received] == [True, True, False]
 
 
 @pytest.mark.parametrize("retries", [3, Retry(total=None, read=1), Retry(connect=3, other=0, read=0)], ids=str)

@@ -6,6 +6,7 @@ sent, sent once more by urllib3.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import requests
@@ -27,8 +28,21 @@ def fenced(client: requests.Session, rules: ClientRules) -> requests.Session:
     """Return a session that shares everything with this one but the adapters."""
     other = object.__new__(type(client))
     other.__dict__.update(client.__dict__)
-    other.adapters = OrderedDict((prefix, FencedAdapter(inner, rules)) for prefix, inner in client.adapters.items())
+    other.adapters = FencedAdapters(client.adapters, rules)
     return other
+
+
+class FencedAdapters(OrderedDict[str, BaseAdapter]):
+    """The adapters of a session of a lease: those that are mounted later send the token too."""
+
+    def __init__(self, inner: Mapping[str, BaseAdapter], rules: ClientRules) -> None:
+        super().__init__()
+        self._rules = rules
+        self.update(inner)
+
+    def __setitem__(self, prefix: str, adapter: BaseAdapter) -> None:
+        fenced_one = adapter if isinstance(adapter, FencedAdapter) else FencedAdapter(adapter, self._rules)
+        super().__setitem__(prefix, fenced_one)
 
 
 class FencedAdapter(BaseAdapter):

@@ -6,6 +6,7 @@ which carries the request's key. Never: I/O; a sequencer in an error.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -24,10 +25,19 @@ from fencelock.errors import (
     SourceUnavailableError,
     UnsupportedError,
 )
-from fencelock.http.fields import MARK_FIELD, REPLAYED, REPLAYED_FIELD, SEAL_PATH, SEALED_FIELD, TOKEN_FIELD
+from fencelock.http.fields import (
+    MARK_FIELD,
+    REPLAYED,
+    REPLAYED_FIELD,
+    SAFE_METHODS,
+    SEAL_PATH,
+    SEALED_FIELD,
+    TOKEN_FIELD,
+)
 from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "QUERY", "TRACE"})
+_USER = re.compile(r"(?<=//)[^/]*@")
+"""The name and the password in a URL."""
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTION, _REFUSAL, _SERVER_ERROR = 300, 400, 500
 """The first status of each class."""
@@ -71,8 +81,9 @@ def split_origin(url: str) -> tuple[str, str, int | None]:
     except ValueError:
         found = "", "", None
     if found[0] not in _PORTS or not found[1]:
+        shown = url.rpartition("@")[2]
         raise ConfigError(
-            f"{url!r} does not name a service: say which ones get the token, origins=['https://reports.example'], or "
+            f"{shown!r} does not name a service: say which ones get the token, origins=['https://reports.example'], or "
             f"give the client a base URL"
         )
     return found
@@ -109,7 +120,8 @@ class ClientRules:
 
     def lost(self, method: str, url: str, key: str | None, reason: Exception) -> FencelockError:
         """Return the error of a call that ended without an answer, outside of any request that was sent."""
-        return OutgoingRequest(self, method, url.partition("?")[0], "", key).unanswered(reason)
+        shown = _USER.sub("", url.partition("?")[0], count=1)
+        return OutgoingRequest(self, method, shown, "", key).unanswered(reason)
 
     def allows_proxy(self, origin: str) -> bool:
         """Return whether a proxy may see the requests to an origin: by TLS it only passes them on."""
