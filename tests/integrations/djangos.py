@@ -18,6 +18,7 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connections  # noqa: E402
 
 django.setup()
+del os.environ["DJANGO_SETTINGS_MODULE"]  # Read by now, and no business of the programs that other tests start.
 
 from books.models import Report  # noqa: E402
 

@@ -19,7 +19,7 @@ from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
 from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S, SyncDriver
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
-from fencelock.protocol.source_requests import Draw, Listen, Now, Purge, Wait
+from fencelock.protocol.source_requests import Acquire, Draw, Listen, Now, Purge, Wait
 from tests.support.helpers import wait_until, wait_until_async
 from tests.unit.fakes import FakeSource
 
@@ -309,6 +309,29 @@ def test_whoever_waits_after_the_end_has_begun_is_told_at_once(monkeypatch: pyte
     shutdown.begin()
     monkeypatch.setattr(sync, "SHUTDOWN", shutdown)
     assert isinstance(run_sync(catching(Wait(60_000)), FakeSource()), SourceError)
+
+
+def acquiring() -> Generator[Any, Any, Any]:
+    """A flow that acquires a lock for which it would wait."""
+    return (yield Acquire(LOCK, CLAIM, "me", 1_000, 0, may_wait=True))
+
+
+def test_a_lock_that_is_granted_while_the_interpreter_ends_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would renew or release it: the leases of this process are being released already."""
+    shutdown = Shutdown()
+    monkeypatch.setattr(sync, "SHUTDOWN", shutdown)
+    with pytest.raises(SourceError, match="interpreter is ending"):
+        run_sync(acquiring(), FakeSource(lambda _: shutdown.begin()))
+    assert shutdown.acquiring == {threading.get_ident()}, "the keeper waits for its claim"
+
+
+def test_an_exit_handler_acquires_after_the_end_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    shutdown = Shutdown()
+    monkeypatch.setattr(sync, "SHUTDOWN", shutdown)
+    assert run_sync(acquiring(), FakeSource(lambda _: "granted")) == "granted"
+    assert not shutdown.acquiring
+    shutdown.begin()
+    assert run_sync(acquiring(), FakeSource(lambda _: "granted")) == "granted"
 
 
 def descriptors_found(shutdown: Shutdown) -> set[int]:

@@ -17,6 +17,7 @@ from fencelock._api.lock import Lock, RLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions, check_lock_options, resolve_url
 from fencelock._api.proofs import broken_lock, check_sequencer, new_key
 from fencelock._api.uncopyable import Uncopyable
+from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import IsStopped, SyncDriver
 from fencelock._flows import renewal, signing
 from fencelock._flows.acquire import Attempt, Grant, acquire
@@ -104,6 +105,7 @@ class BaseSource(Uncopyable):
             record.leave_held(RELEASED, "its acquire was interrupted")
         if attempt.claim is not None:
             keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
+            SHUTDOWN.note_abandoned()
 
 
 @advised(CONNECT_WORDS)

@@ -1,8 +1,8 @@
 """Wake every waiting thread when the interpreter ends.
 
 Promise: from `begin` on, a thread that waits for a lock gets SourceError instead of sleeping while the interpreter
-ends. Only daemon threads can be waiting then, because Python has joined the others. A forked child has a switch of its
-own.
+ends, and one that is granted a lock meanwhile gets it too. Only daemon threads can be waiting then, because Python has
+joined the others. A forked child has a switch of its own.
 """
 
 import threading
@@ -19,7 +19,9 @@ class Shutdown:
         self._notification: Notification | None = None
         self.has_begun = False
         self.waiting: set[int] = set()
-        """The threads that wait for a lock; at the interpreter's end each of them has a claim to abandon."""
+        """The threads that sleep in a lock's queue."""
+        self.acquiring: set[int] = set()
+        """The threads that may have a claim in a queue; at the interpreter's end each of them has one to abandon."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
@@ -43,12 +45,32 @@ class Shutdown:
         if self.has_begun:
             raise SourceError("the interpreter is ending: no thread can wait for a lock")
 
+    def begin_acquire(self) -> None:
+        """Note that this thread's claim may be queued; not that of an exit handler, which acquires after `begin`."""
+        if not self.has_begun:
+            self.acquiring.add(threading.get_ident())
+
+    def end_acquire(self) -> None:
+        """Note that this thread has no claim any more, or a lease."""
+        if self.acquiring and not self.has_begun:
+            self.acquiring.discard(threading.get_ident())
+
+    def note_abandoned(self) -> None:
+        """Note that the keeper has this thread's claim, to release it."""
+        self.acquiring.discard(threading.get_ident())
+
+    def check_acquired(self) -> None:
+        """Raise SourceError if the interpreter's end has begun while this thread acquired a lock."""
+        if self.has_begun and threading.get_ident() in self.acquiring:
+            self.check()
+
     def after_fork_in_child(self) -> None:
         """Forget the parent's switch, whose descriptor would wake the parent's threads."""
         self._lock = threading.RLock()
         self._notification = None
         self.has_begun = False
         self.waiting = set()
+        self.acquiring = set()
 
 
 SHUTDOWN = Shutdown()

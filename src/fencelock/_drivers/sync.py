@@ -16,7 +16,16 @@ from fencelock._flows.acquire import US_PER_MS
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.generators import run_generator
-from fencelock.protocol.source_requests import Draw, DriverRequest, Listen, Now, SourceFlow, SourceRequest, Wait
+from fencelock.protocol.source_requests import (
+    Acquire,
+    Draw,
+    DriverRequest,
+    Listen,
+    Now,
+    SourceFlow,
+    SourceRequest,
+    Wait,
+)
 from fencelock.protocol.stores import Channel, SourceStore
 
 REQUEST_TIMEOUT_S = 5.0
@@ -47,8 +56,11 @@ class SyncDriver:
         """Run the flow to its end and return its result; `is_stopped` says that the caller waits no longer."""
         channels: list[Channel] = []
         try:
-            return run_generator(flow, partial(self._answer, channels, is_stopped))
+            result = run_generator(flow, partial(self._answer, channels, is_stopped))
+            SHUTDOWN.check_acquired()
+            return result
         finally:
+            SHUTDOWN.end_acquire()
             for channel in channels:
                 channel.close()
 
@@ -57,6 +69,8 @@ class SyncDriver:
     ) -> object:
         # Tests of type, not patterns: this runs for every request of every flow.
         if not isinstance(request, DRIVER_REQUESTS):
+            if type(request) is Acquire and request.may_wait:
+                SHUTDOWN.begin_acquire()
             return self._pool.perform(request)
         if isinstance(request, Draw):
             return draw_claim(), self._now_us()

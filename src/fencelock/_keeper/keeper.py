@@ -43,8 +43,10 @@ ABANDON_PAUSE_MS = 250
 MAX_ABANDONED_AT_ONCE = 64
 """Claims that are released between two checks for due renewals."""
 ERROR_PAUSE_S = 0.1
-LAST_WAIT_S = 0.2
-"""How long the keeper waits, at the interpreter's end, for the claim of each thread that was waiting."""
+LAST_WAIT_S = 0.5
+"""How long the keeper waits, at the interpreter's end, for the next claim of the threads that were acquiring a lock."""
+LAST_LOOK_S = 0.01
+"""How often it looks meanwhile whether there is such a thread: the last one's claim comes before it says so."""
 _UNEXPECTED = "the keeper met an unexpected error; it goes on"
 _ENDED_BEFORE = "the source had ended it before it was released"
 
@@ -314,13 +316,20 @@ class Keeper:
             self._end(record, LOST, loss)
 
     def _take_last_abandons(self) -> None:
-        """Abandon the claims of the threads that the interpreter's end woke; they send them at once, or never."""
+        """Abandon the claims of the threads that the interpreter's end has met in a queue, or on the way into one."""
+        give_up_s = time.monotonic() + LAST_WAIT_S
+        while SHUTDOWN.acquiring and time.monotonic() < give_up_s:
+            with suppress(queue.Empty):
+                self._take_last_abandon(self._inbox.get(timeout=LAST_LOOK_S))
+                give_up_s = time.monotonic() + LAST_WAIT_S
         with suppress(queue.Empty):
-            for _ in range(len(SHUTDOWN.waiting)):
-                message = self._inbox.get(timeout=LAST_WAIT_S)
-                if isinstance(message, Abandon):
-                    self._take_abandoned(message)
+            while True:
+                self._take_last_abandon(self._inbox.get_nowait())
         self._abandon_all()
+
+    def _take_last_abandon(self, message: Wake | Abandon | Over | Stop) -> None:
+        if isinstance(message, Abandon):
+            self._take_abandoned(message)
 
     def _release_everything(self) -> None:
         self._take_arrivals()
