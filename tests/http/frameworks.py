@@ -183,6 +183,8 @@ def django_settings(report: Report, options: dict[str, Any]) -> AbstractContextM
 
     def view(request: HttpRequest) -> HttpResponse:
         fields = {name.lower(): value for name, value in request.headers.items()}
+        raw: list[tuple[bytes, bytes]] = getattr(request, "scope", {"headers": []})["headers"]
+        fields |= {name.decode(): value.decode("latin-1") for name, value in raw}
         status, text = report.answer(str(request.method), request.path, fields)
         return HttpResponse(text, status=status, headers={"Cache-Control": "public"})
 

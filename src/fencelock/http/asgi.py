@@ -65,9 +65,7 @@ class FencingMiddleware:
             return
         check_litestar(scope.get("litestar_app"))
         request = scope.get(_REQUEST_KEY) or _read(scope)
-        # A copy: the server, which logs the request, keeps its own.
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() != _TOKEN]
-        await self._answer(request, {**scope, "headers": headers, _REQUEST_KEY: request}, receive, send)
+        await self._answer(request, {**without_token(scope), _REQUEST_KEY: request}, receive, send)
 
     async def _answer(self, request: FencedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         sender = _Sender(request, send)
@@ -87,6 +85,11 @@ class FencingMiddleware:
             await _send(send, answer)
         else:
             await sender.flush()
+
+
+def without_token(scope: Scope) -> dict[str, Any]:
+    """Return a scope for the handler, without the token; the server, which logs the request, keeps its own."""
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name.lower() != _TOKEN]}
 
 
 def _read(scope: Scope) -> FencedRequest:

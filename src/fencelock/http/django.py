@@ -1,7 +1,7 @@
 """Django: middleware of its own kind, for WSGI and ASGI alike, since Django answers 500 to what a view raises.
 
 Promise: a guard's error in a view becomes the same problem as elsewhere, after the view's own transaction was rolled
-back. The token is on none of Django's error pages: it leaves `request.META` first.
+back. The token is on none of Django's error pages: it leaves `request.META` and `request.scope` first.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +13,7 @@ from django.http import HttpResponse
 from fencelock._api.base_guard import BaseGuard
 from fencelock._remote.sealing import check_sync
 from fencelock.errors import FencelockError
+from fencelock.http.asgi import without_token
 from fencelock.http.seal_route import answer_seal, answer_seal_async, is_seal
 from fencelock.http.service import FencedRequest, Headers, HTTPAnswer, ServiceRules, answering, needs_token
 from fencelock.http.wsgi import REQUEST_KEY, read_request
@@ -48,6 +49,8 @@ class DjangoFencingMiddleware:
         fenced = read_request(request.META)
         # Whatever has looked at the headers before has left a copy here, with the token.
         vars(request).pop("headers", None)
+        if hasattr(request, "scope"):  # Under ASGI only.
+            request.scope = without_token(request.scope)
         return self._answer_async(request, fenced) if self._is_async else self._answer(request, fenced)
 
     def _answer(self, request: Any, fenced: FencedRequest) -> HttpResponse:
