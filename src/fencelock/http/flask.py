@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock.errors import FencelockError
+from fencelock.http.frameworks import check_flask
 from fencelock.http.service import Required, current_request, needs_token
 from fencelock.http.wsgi import WSGIFencingMiddleware
 
@@ -31,6 +32,7 @@ def init_flask(
 
     The arguments are those of `FencingMiddleware`. Call it once, before the application answers.
     """
+    check_flask(app)
     app.register_error_handler(FencelockError, _answer)
     replaced: Any = app  # Flask's own way of adding middleware assigns to what is typed as a method.
     replaced.wsgi_app = WSGIFencingMiddleware(app.wsgi_app, lock=lock, required=required, guards=guards)

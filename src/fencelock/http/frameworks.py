@@ -5,6 +5,7 @@ write instead. Never: a framework imported here.
 """
 
 from collections.abc import Iterable, Iterator
+from inspect import iscoroutinefunction
 from typing import Any
 
 from fencelock.errors import ConfigError, FencelockError
@@ -24,6 +25,27 @@ def check_raises(app: object) -> None:
             raise _swallowed("Flask", "call fencelock.http.init_flask(app, …) instead of wrapping app.wsgi_app")
         if "litestar" in homes:
             check_litestar(layer)
+
+
+def check_wsgi(app: object) -> None:
+    """Raise ConfigError if the application is for ASGI, or its framework would answer a guard's errors itself."""
+    check_raises(app)
+    if iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__):
+        raise ConfigError(
+            f"{type(app).__name__} is an application for ASGI, and this fences those for WSGI: call "
+            f"app.add_middleware(fencelock.http.FencingMiddleware, …), or fencelock.http.FencingMiddleware(app, …)"
+        )
+
+
+def check_flask(app: object) -> None:
+    """Raise ConfigError unless this is a Flask application."""
+    if hasattr(app, "register_error_handler") and hasattr(app, "wsgi_app"):
+        return
+    check_wsgi(app)
+    raise ConfigError(
+        f"init_flask() takes a Flask application, not {type(app).__name__}: another one for WSGI is fenced by "
+        f"fencelock.http.WSGIFencingMiddleware(app, …)"
+    )
 
 
 def _flask_handlers(app: object) -> Iterable[object]:

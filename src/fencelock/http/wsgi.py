@@ -14,7 +14,7 @@ from fencelock._api.base_guard import BaseGuard
 from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
 from fencelock._remote.sealing import check_sync
 from fencelock.http.fields import KEY_FIELD
-from fencelock.http.frameworks import check_raises
+from fencelock.http.frameworks import check_wsgi
 from fencelock.http.seal_route import answer_seal, is_seal
 from fencelock.http.service import (
     FencedRequest,
@@ -44,7 +44,7 @@ class WSGIFencingMiddleware:
         required: Required = needs_token,
         guards: Iterable[BaseGuard] = (),
     ) -> None:
-        check_raises(app)
+        check_wsgi(app)
         self._app = app
         self._rules = ServiceRules(lock, required, guards)
         self._guards = check_sync(self._rules.guards)
