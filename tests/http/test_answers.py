@@ -290,6 +290,15 @@ def test_an_application_that_would_swallow_a_refusal_is_not_wrapped(report: Repo
             start()
 
 
+def test_an_application_for_asgi_is_not_wrapped_for_wsgi(report: Report) -> None:
+    for wrap in (WSGIFencingMiddleware, init_flask):
+        for app in (starlette_app(report), bare_asgi(report)):
+            with pytest.raises(ConfigError, match=r"add_middleware\(fencelock\.http\.FencingMiddleware"):
+                wrap(app)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=r"function.*WSGIFencingMiddleware\(app"):
+        init_flask(bare_wsgi(report))
+
+
 def test_an_application_that_answers_refusals_may_be_wrapped_once_more(report: Report) -> None:
     flask = flask_app(report)
     init_flask(flask)
@@ -427,6 +436,18 @@ def test_a_fault_of_the_service_is_in_its_log_and_not_in_its_answer(
     assert b"db.internal" not in reply.body
     assert "db.internal:5432 refused" in caplog.text
     assert "lock 'nightly-report', token 5" in caplog.text
+
+
+def test_a_result_that_is_not_json_is_refused_when_it_is_set() -> None:
+    """A repeated request would be answered with it as application/json."""
+    with answering(FencedRequest(("PUT", "/", ""), [], [], ["key"])):
+        job = fencelock.http.once()
+    for result in ("hello", "{'added': 5}", "[" * 4000):
+        with pytest.raises(ConfigError, match=r"json\.dumps"):
+            job.result = result
+    for result in ('"hello"', '{"added": 5}', ""):
+        job.result = result
+    assert job.result == ""
 
 
 @pytest.mark.parametrize("call", [sequencer, fencelock.http.once])

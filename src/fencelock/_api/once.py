@@ -43,7 +43,11 @@ class Once(Uncopyable):
     def result(self, result: str) -> None:
         if result != "":
             check_name(result, what="result", limit_bytes=MAX_RESULT_BYTES)
+            self._check_kind(result)
         self._result = result
+
+    def _check_kind(self, result: str) -> None:
+        """Raise ConfigError for a result that cannot be given out as the answer it stands for; here, any text can."""
 
     def intent(self, sequencer: Sequencer) -> Effect:
         """Return the effect that is kept before the job begins."""

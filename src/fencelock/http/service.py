@@ -154,6 +154,21 @@ class ServiceRules:
             raise RefusedRequestError(wrong_lock(request.carried.sequencer, [self.lock]))
 
 
+class RequestOnce(Once):
+    """The job of a request. A repeated request is answered with its result, as JSON."""
+
+    __slots__ = ()
+
+    def _check_kind(self, result: str) -> None:
+        try:
+            json.loads(result)
+        except (ValueError, RecursionError):
+            raise ConfigError(
+                "a result of once() must be JSON, as a repeated request is answered with it as application/json: set "
+                "job.result = json.dumps(…)"
+            ) from None
+
+
 _REQUEST: ContextVar[FencedRequest | None] = ContextVar("fencelock_request", default=None)
 
 
@@ -183,8 +198,9 @@ def once(body: bytes | str = b"") -> Once:
     """Return the job that the request's Idempotency-Key stands for: `guard.transaction(sequencer(), once=once(body))`.
 
     The key belongs to the request's method, path, query and `body`: another request under the same key is refused
-    (422). Set `result` to JSON inside the block: a repeated request is answered with it, and the block does not run. A
-    request without a key is answered 400, if nothing handles the error. ConfigError outside of a request.
+    (422). Set `result` to JSON inside the block, or ConfigError: a repeated request is answered with it, and the block
+    does not run. A request without a key is answered 400, if nothing handles the error. ConfigError outside of a
+    request.
     """
     request = current_request()
     content = body.encode() if isinstance(body, str) else body
@@ -193,7 +209,7 @@ def once(body: bytes | str = b"") -> Once:
             f"once() takes the request's body, as bytes or text, not {type(body).__name__}: give it what the request "
             f"sent, or the text of what was parsed, such as once(str(amount))"
         )
-    return Once(_key_of(request.keys), request=json.dumps(request.target).encode() + b"\n" + content)
+    return RequestOnce(_key_of(request.keys), request=json.dumps(request.target).encode() + b"\n" + content)
 
 
 def _key_of(keys: Sequence[str]) -> str:
