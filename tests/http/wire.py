@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,8 @@ class Reply:
     @property
     def problem(self) -> FencelockError | None:
         """The error that a client raises for it."""
-        return decode_problem(self.field("content-type") or "", self.body)
+        told = re.search(rb'"token": "(\d+)"', self.body)
+        return decode_problem(self.field("content-type") or "", self.body, int(told[1]) if told else 0)
 
 
 UNANSWERED = 599

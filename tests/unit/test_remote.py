@@ -38,7 +38,7 @@ def test_a_guards_error_comes_back_as_itself_with_its_numbers(kind: type[GuardEr
     error = made(kind)
     fault = fault_of(error, CarriedSequencer(sequencer_of(5)))
     assert fault is not None
-    back = error_of(fault.kind, fault.detail, fault.fields)
+    back = error_of(fault.kind, fault.detail, fault.fields, 5)
     known = KINDS[fault.kind]
     assert type(back) is known.error
     assert isinstance(error, known.error)
@@ -57,7 +57,7 @@ def test_each_kind_of_fault_is_a_problem_that_a_client_understands() -> None:
     for fault in faults:
         assert fault is not None
         assert isinstance(
-            decode_problem(f"{CONTENT_TYPE}; charset=utf-8", encode_problem(fault)), KINDS[fault.kind].error
+            decode_problem(f"{CONTENT_TYPE}; charset=utf-8", encode_problem(fault), 5), KINDS[fault.kind].error
         )
 
 
@@ -72,7 +72,7 @@ def test_an_indefinite_error_never_becomes_a_definite_one() -> None:
     error.definite = False
     fault = fault_of(error, CarriedSequencer(sequencer_of(5)))
     assert fault is not None
-    back = error_of(fault.kind, fault.detail, fault.fields)
+    back = error_of(fault.kind, fault.detail, fault.fields, 5)
     assert isinstance(back, OutcomeUnknownError)
     assert not back.definite
 
@@ -88,8 +88,8 @@ def test_a_fault_of_the_service_itself_is_told_to_nobody(error: Exception) -> No
     "fields", [{}, {"token": 5}, {"token": "5"}, {"token": "x", "mark": "6", "resource": "r"}, {"token": "1" * 40}]
 )
 def test_a_fault_with_a_member_missing_is_no_error_of_ours(fields: dict[str, object]) -> None:
-    assert error_of("stale-token", "detail", fields) is None
-    assert error_of("no-such-kind", "detail", fields) is None
+    assert error_of("stale-token", "detail", fields, 5) is None
+    assert error_of("no-such-kind", "detail", fields, 5) is None
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_a_fault_with_a_member_missing_is_no_error_of_ours(fields: dict[str, obj
     ids=len,
 )
 def test_a_body_that_no_service_of_ours_has_written_is_no_problem(body: bytes) -> None:
-    assert decode_problem(CONTENT_TYPE, body) is None
+    assert decode_problem(CONTENT_TYPE, body, 5) is None
 
 
 def test_a_problem_of_another_content_type_is_none_of_ours() -> None:
     body = encode_problem(token_required())
-    assert decode_problem("text/html", body) is None
-    assert isinstance(decode_problem("Application/Problem+JSON", body), UnfencedWriteError)
+    assert decode_problem("text/html", body, 5) is None
+    assert isinstance(decode_problem("Application/Problem+JSON", body, 5), UnfencedWriteError)
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ _REQUEST = (
 """The faults of a request itself, before any guard has seen it."""
 KINDS: dict[str, FaultKind] = {kind.name: kind for kind in (*_TOLD, *_REQUEST)}
 """Every kind of fault, by its name."""
+_OF_THE_FIRST = frozenset({"already-done", "key-reused", "effect-in-doubt"})
+"""The kinds whose `token` is that of the request that used the key first."""
 
 
 class RefusedRequestError(GuardError):
@@ -167,19 +169,33 @@ def _kind_of(error: FencelockError, carried: CarriedSequencer) -> FaultKind | No
     return KINDS["outcome-unknown"] if is_in_doubt else kind
 
 
-def error_of(kind: str, detail: str, fields: Mapping[str, object]) -> FencelockError | None:
-    """Return the error that a fault stands for; None if this version does not know the kind, or a member is missing."""
+def error_of(kind: str, detail: str, fields: Mapping[str, object], token: int) -> FencelockError | None:
+    """Return the error that a fault stands for; None if this version does not know the kind, or a member is missing.
+
+    `token`: the request's own. The fault of another request is an OutcomeUnknownError: it says nothing about this one.
+    """
     known = KINDS.get(kind)
     if known is None:
         return None
+    told = _value("token", fields.get("token"))
+    if kind not in _OF_THE_FIRST and told not in {None, token}:
+        return OutcomeUnknownError(
+            f"the answer to a request with token {token} is the fault {kind} of token {told}: it is another request's, "
+            f"from a cache or a proxy in between. What was done is unknown until read"
+        )
     values = {name: _value(name, fields.get(name)) for name in known.attributes}
     if None in values.values():
         return None
     make: Any = known.error
-    error: FencelockError = make(detail, **values)
+    error: FencelockError = make(_printable(detail), **values)
     # An earlier block of the same request may be committed, of which the refusal says nothing.
     error.definite = error.definite and fields.get(_DEFINITE) != "false"
     return error
+
+
+def _printable(text: str) -> str:
+    """Return a text from elsewhere without what could break a line of a log, or control a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _value(name: str, text: object) -> str | int | None:

@@ -55,10 +55,12 @@ def encode_status(fault: RemoteFault) -> tuple[grpc.StatusCode, str, tuple[str, 
     return code, text, (STATUS_DETAILS, encode_details(code.value[0], text, info))
 
 
-def decode_status(text: str, metadata: Iterable[tuple[str, str | bytes]]) -> FencelockError | None:
-    """Return the error that a call's text and trailing metadata stand for; None if the status is no fault of ours."""
+def decode_status(text: str, metadata: Iterable[tuple[str, str | bytes]], token: int) -> FencelockError | None:
+    """Return the error that the text and trailing metadata of a call with this token stand for; None if the status is
+    no fault of ours.
+    """
     info = decode_details(metadata)
-    return None if info is None else error_of(info.reason.lower().replace("_", "-"), text, info.fields)
+    return None if info is None else error_of(info.reason.lower().replace("_", "-"), text, info.fields, token)
 
 
 def shorten(text: str) -> str:

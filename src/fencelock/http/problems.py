@@ -22,19 +22,19 @@ def encode_problem(fault: RemoteFault) -> bytes:
     return json.dumps(head | dict(fault.fields)).encode()
 
 
-def decode_problem(content_type: str, body: bytes) -> FencelockError | None:
-    """Return the error that an answer stands for; None if the answer is no problem of ours."""
+def decode_problem(content_type: str, body: bytes, token: int) -> FencelockError | None:
+    """Return the error that an answer to a request with this token stands for; None if it is no problem of ours."""
     if content_type.partition(";")[0].strip().lower() != CONTENT_TYPE or len(body) > MAX_PROBLEM_BYTES:
         return None
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return _error_of(told) if isinstance(told, dict) else None
+    return _error_of(told, token) if isinstance(told, dict) else None
 
 
-def _error_of(told: Mapping[str, object]) -> FencelockError | None:
+def _error_of(told: Mapping[str, object], token: int) -> FencelockError | None:
     kind, detail = told.get("type"), told.get("detail")
     if not (isinstance(kind, str) and kind.startswith(TYPE_PREFIX) and isinstance(detail, str)):
         return None
-    return error_of(kind.removeprefix(TYPE_PREFIX), detail, told)
+    return error_of(kind.removeprefix(TYPE_PREFIX), detail, told, token)

@@ -16,6 +16,8 @@ from fencelock import Sequencer
 
 SEAL = "9f3ab2c1d4e5f607"
 """The seal id of the one resource that a scripted service tells of."""
+OWN = "{own}"
+"""In a body: the request's token."""
 LIMIT_S = 30
 
 
@@ -55,7 +57,8 @@ class Answer:
     """What to wait for before the answer."""
 
     def encoded(self, token: int) -> bytes:
-        fields = {"content-type": "application/json", "content-length": str(len(self.body))}
+        body = self.body.replace(OWN.encode(), str(token).encode())
+        fields = {"content-type": "application/json", "content-length": str(len(body))}
         if self.is_marked:
             fields["fencing-mark"] = f'"{token}";seal="{SEAL}"'
         fields |= {} if self.keeps_open else {"connection": "close"}
@@ -63,7 +66,7 @@ class Answer:
             f"HTTP/1.1 {self.status} Scripted",
             *(f"{name}: {value}" for name, value in (fields | self.fields).items()),
         ]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode() + self.body[: len(self.body) - self.cut_bytes]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body[: len(body) - self.cut_bytes]
 
 
 def problem(kind: str, status: int, detail: str = "why", **members: str) -> Answer:

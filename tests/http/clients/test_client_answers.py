@@ -30,12 +30,12 @@ from fencelock.http.fields import SEAL_PATH
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
-from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+from tests.http.clients.scripted import LOST, OWN, SEAL, Answer, ScriptedService, problem
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
 
 FAULTS = [
-    (problem("stale-token", 412, token="42", mark="43", resource="reports"), StaleTokenError),
+    (problem("stale-token", 412, token=OWN, mark="43", resource="reports"), StaleTokenError),
     (problem("seal-lost", 409), SealLostError),
     (problem("token-collision", 409), TokenCollisionError),
     (problem("wrong-lock", 403), WrongLockError),
@@ -65,11 +65,35 @@ def test_a_fault_is_raised_as_the_error_of_a_guard_in_this_process(
             assert caught.value.idempotency_key == service.received[-1].key
 
 
-def test_a_stale_token_is_told_with_its_numbers(caller: Caller, service: ScriptedService) -> None:
-    service.answers.append(problem("stale-token", 412, token="42", mark=str(2**62), resource="reports"))
+def test_a_stale_token_is_told_with_its_numbers(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    service.answers.append(problem("stale-token", 412, token=OWN, mark=str(2**62), resource="reports"))
     with pytest.raises(StaleTokenError) as caught:
         caller.call("GET", "/report")
-    assert (caught.value.token, caught.value.mark, caught.value.resource) == (42, 2**62, "reports")
+    assert (caught.value.token, caught.value.mark, caught.value.resource) == (lease.token, 2**62, "reports")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [problem("stale-token", 412, token="77777", mark="77778", resource="r"), problem("seal-lost", 409, token="77777")],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_fault_of_another_request_says_nothing_about_this_one(
+    caller: Caller, service: ScriptedService, fault: Answer, method: str
+) -> None:
+    service.answers.append(fault)
+    with pytest.raises(OutcomeUnknownError, match="of token 77777: it is another request's") as caught:
+        caller.call(method, "/report")
+    assert not caught.value.definite
+    assert caught.value.idempotency_key == service.received[0].key
+
+
+def test_a_fault_breaks_no_line_of_a_log_and_controls_no_terminal(caller: Caller, service: ScriptedService) -> None:
+    service.answers.append(problem("guard-refused", 409, detail="n\u00e4chtlich \ud800\r\n\x1b[31m\u202egone"))
+    with pytest.raises(GuardError) as caught:
+        caller.call("PUT", "/report")
+    assert str(caught.value) == "n\u00e4chtlich \ufffd\ufffd\ufffd\ufffd[31m\ufffdgone"
 
 
 def test_the_seals_of_a_fault_are_remembered(caller: Caller, service: ScriptedService) -> None:

@@ -31,7 +31,7 @@ from fencelock.http.clients import rules
 from fencelock.http.fields import SEAL_PATH
 from tests.http.clients.callers import NO_TRUST, Caller
 from tests.http.clients.conftest import Opens
-from tests.http.clients.scripted import LOST, SEAL, Answer, ScriptedService, problem
+from tests.http.clients.scripted import LOST, OWN, SEAL, Answer, ScriptedService, problem
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until, wait_until_async
 
@@ -150,7 +150,7 @@ def test_a_redirect_within_the_origin_is_followed_with_the_token_and_the_same_ke
 def test_what_follows_a_write_and_fails_is_not_definite(caller: Caller, service: ScriptedService) -> None:
     service.answers += [
         Answer(303, {"location": "/reports/1"}),
-        problem("stale-token", 412, token="1", mark="2", resource="reports"),
+        problem("stale-token", 412, token=OWN, mark="2", resource="reports"),
     ]
     with pytest.raises(fencelock.StaleTokenError) as caught:
         caller.call("POST", "/reports", follow=True)

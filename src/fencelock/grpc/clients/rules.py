@@ -107,7 +107,8 @@ class CallRules:
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
         with _answered(is_seal=is_seal):
             self._seals.remember(self._target, _marks(pairs))
-        meant = decode_status(str(error.details() or ""), pairs) or self._meant_by_code(error, pairs)
+        told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
+        meant = told or self._meant_by_code(error, pairs)
         if isinstance(meant, FencelockError):
             note_asker(meant, self._credential)
         if is_seal:

@@ -215,7 +215,8 @@ class OutgoingRequest:
         the service's own.
         """
         marks = read_marks([fields(MARK_FIELD) or ""])
-        if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body)) is not None:
+        token = self._rules.credential.sequencer.token
+        if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body, token)) is not None:
             self._remember(status, marks)
             note_asker(error, self._rules.credential)
             raise self._after_write(error)
