@@ -124,6 +124,35 @@ def test_the_first_calls_make_one_seal(lease: fencelock.Lease, data: Path, monke
     assert methods.count(path_of("Put")) == len(threads)
 
 
+@pytest.mark.parametrize("how", ["call", "seal"])
+def test_a_second_channel_waits_for_the_seal_of_the_first(
+    caller_of: Callable[..., Caller], lease: fencelock.Lease, data: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    handlers = Handlers(f"sqlite:///{data}")
+    sealing, may_seal = threading.Event(), threading.Event()
+    seals: list[str] = []
+    seal = handlers.guard.seal
+
+    def held(holder: Any) -> None:
+        seals.append("seal")
+        sealing.set()
+        assert may_seal.wait(DEADLINE_S)
+        seal(holder)
+
+    monkeypatch.setattr(handlers.guard, "seal", held)
+    with served(handlers) as service:
+        first, second = (caller_of(lease, service.target) for _ in range(2))
+        waiting = threading.Thread(target=first.seal if how == "seal" else lambda: first.call("Put", b"1"))
+        waiting.start()
+        assert sealing.wait(DEADLINE_S)
+        with pytest.raises(SourceUnavailableError, match="first seal"):
+            second.call("Put", b"2", timeout=0.01)
+        may_seal.set()
+        assert second.call("Put", b"2") == b"done"
+        waiting.join()
+    assert seals == ["seal"]
+
+
 def test_a_service_is_not_sealed_after_another_was_read(
     caller_of: Callable[..., Caller], lease: fencelock.Lease, service: Service, tmp_path: Path, data: Path
 ):

@@ -7,8 +7,9 @@ Promise: a client notices an answer that no guard has admitted, and one that was
 nothing about the guard's URL. Never: an id forgotten.
 """
 
+import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from hashlib import sha256
 from typing import NamedTuple
@@ -92,6 +93,20 @@ class FirstRequests:
                 del self._ends[origin]
 
 
+def wait_for_each(others: Iterator[Future[None]], limit_s: float | None) -> None:
+    """Wait for the end of each request; TimeoutError if one takes longer."""
+    for other in others:
+        other.result(limit_s)
+
+
+async def wait_for_each_async(others: Iterator[Future[None]], limit_s: float | None) -> None:
+    """As `wait_for_each`, in a task."""
+    for other in others:
+        async with asyncio.timeout(limit_s):
+            # A task that is cancelled must not end the other request for everybody.
+            await asyncio.shield(asyncio.wrap_future(other))
+
+
 class SealMemory:
     """The seals that one tenure was told of, by the origin of the service.
 
@@ -106,6 +121,11 @@ class SealMemory:
     def ids(self, origin: str) -> tuple[str, ...]:
         """Return the seal ids to repeat to a service, in the order in which it told them."""
         return tuple(self._ids.get(origin, ()))
+
+    def others(self, origin: str, own: Future[None]) -> Iterator[Future[None]]:
+        """Yield each request to wait for: as long as the service has told of no seal, one is sent at a time."""
+        while not self._ids.get(origin) and (other := self.first_requests.take(origin, own)) is not None:
+            yield other
 
     def remember(self, origin: str, marks: Iterable[RemoteMark]) -> None:
         """Remember the seals of an answer, whatever its status; UnfencedWriteError if one is for another token."""

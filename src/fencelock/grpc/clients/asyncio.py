@@ -3,7 +3,6 @@
 Promise: as for blocking code. gRPC's asyncio takes one interceptor for each kind of call.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import grpc
 import grpc.aio
 
 from fencelock._api.credentials import LeaseLike
-from fencelock.grpc.clients.rules import CallRules, key_in
+from fencelock.grpc.clients.rules import CallRules, OwnSeal, key_in
 from fencelock.grpc.clients.targets import Options, open_channel
 from fencelock.grpc.fields import SEAL_METHOD
 
@@ -51,15 +50,14 @@ class Sealing:
     def __init__(self, rules: CallRules) -> None:
         self.rules = rules
         self.call: Any = None
-        self._turn = asyncio.Lock()
 
     async def first(self, details: Any) -> None:
-        """Seal the service before the first call, in one task: as for threads."""
+        """Seal the service before the first call, unless another task or channel of the lease does."""
         if not self.rules.is_sealed():
-            async with self._turn:
+            async with self.rules.turn(details.timeout):
                 if not self.rules.is_sealed():
                     more = {"credentials": details.credentials, "wait_for_ready": details.wait_for_ready}
-                    await self.call(b"", timeout=details.timeout, **more)
+                    await self.call(OwnSeal(), timeout=details.timeout, **more)
 
 
 class _Interceptor:
@@ -70,11 +68,19 @@ class _Interceptor:
         self, continuation: Any, details: Any, request: Any, *, is_awaited: bool = False
     ) -> "AsyncFencedCall":
         rules = self._sealing.rules
-        is_seal = details.method in (SEAL_METHOD, SEAL_METHOD.encode())
-        if is_seal:
-            rules.check_may_seal()
-        else:
+        if details.method not in (SEAL_METHOD, SEAL_METHOD.encode()):
             await self._sealing.first(details)
+            return await self._send(continuation, details, request, is_seal=False, is_awaited=is_awaited)
+        rules.check_may_seal()
+        if isinstance(request, OwnSeal):
+            return await self._send(continuation, details, b"", is_seal=True, is_awaited=True)
+        async with rules.turn(details.timeout):
+            return await self._send(continuation, details, request, is_seal=True, is_awaited=True)
+
+    async def _send(
+        self, continuation: Any, details: Any, request: Any, *, is_seal: bool, is_awaited: bool
+    ) -> "AsyncFencedCall":
+        rules = self._sealing.rules
         with rules.sending(details.metadata) as metadata:
             native = await continuation(_with_metadata(details, metadata), request)
             call = AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)

@@ -4,14 +4,13 @@ Promise: the service is sealed before the first call is sent. What a call return
 `with_call`, futures and streams. A stream's first message is given out only after the marks that came before it.
 """
 
-import threading
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
 from fencelock._api.credentials import LeaseLike
-from fencelock.grpc.clients.rules import CallRules, key_in
+from fencelock.grpc.clients.rules import CallRules, OwnSeal, key_in
 from fencelock.grpc.clients.targets import Options, open_channel
 from fencelock.grpc.fields import SEAL_METHOD
 
@@ -71,16 +70,23 @@ class FencedCalls(
     def __init__(self, rules: CallRules, native: grpc.Channel) -> None:
         self._rules = rules
         self._seal = grpc.intercept_channel(native, self).unary_unary(SEAL_METHOD)
-        self._turn = threading.Lock()
 
     def _intercept(self, continuation: Any, client_call_details: Any, request: Any) -> "FencedCall":
-        is_seal = client_call_details.method == SEAL_METHOD
-        if is_seal:
-            self._rules.check_may_seal()
-        else:
-            self._seal_first(client_call_details)
-        with self._rules.sending(client_call_details.metadata) as metadata:
-            native = continuation(FencedCallDetails(client_call_details, metadata), request)
+        details = client_call_details
+        if details.method != SEAL_METHOD:
+            self._seal_first(details)
+            return self._send(continuation, details, request, is_seal=False)
+        self._rules.check_may_seal()
+        if isinstance(request, OwnSeal):
+            return self._send(continuation, details, b"", is_seal=True)
+        with self._rules.turn(details.timeout):
+            call = self._send(continuation, details, request, is_seal=True)
+            call.result()
+        return call
+
+    def _send(self, continuation: Any, details: Any, request: Any, *, is_seal: bool) -> "FencedCall":
+        with self._rules.sending(details.metadata) as metadata:
+            native = continuation(FencedCallDetails(details, metadata), request)
         return FencedCall(native, self._rules, key_in(metadata), is_seal=is_seal)
 
     intercept_unary_unary = _intercept
@@ -89,14 +95,12 @@ class FencedCalls(
     intercept_stream_stream = _intercept
 
     def _seal_first(self, details: Any) -> None:
-        """Seal the service before the first call, in one thread: of two seals the later one could replace a lost one
-        after the answer to the earlier one was read (G9).
-        """
+        """Seal the service before the first call, unless another thread or channel of the lease does."""
         if not self._rules.is_sealed():
-            with self._turn:
+            with self._rules.turn(details.timeout):
                 if not self._rules.is_sealed():
                     more = {"credentials": details.credentials, "wait_for_ready": details.wait_for_ready}
-                    self._seal(b"", timeout=details.timeout, **more)
+                    self._seal(OwnSeal(), timeout=details.timeout, **more)
 
 
 class FencedCall:

@@ -6,6 +6,7 @@ guard in this process would raise. A call that may have been executed is never c
 """
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,15 @@ from fencelock._remote.fields import (
     read_marks,
 )
 from fencelock._remote.idempotency_keys import RequestKeys
-from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark, late_seal, note_admitted
+from fencelock._remote.seals import (
+    SEAL_MEMORIES,
+    RemoteMark,
+    SealMemory,
+    late_seal,
+    note_admitted,
+    wait_for_each,
+    wait_for_each_async,
+)
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.grpc.clients.targets import Options
 from fencelock.grpc.fields import Metadata
@@ -91,6 +100,10 @@ class CallRules:
         if late is not None and not self._is_independent:
             raise late
 
+    def turn(self, timeout_s: float | None) -> "SealTurn":
+        """Return the turn of a seal, which its call's timeout limits."""
+        return SealTurn(self._seals, self._target, timeout_s)
+
     # --- the answers --------------------------------------------------------------------------------------------------
     def check_answer(self, *received: Pairs | None, is_seal: bool) -> None:
         """Remember the seals in an answer's metadata; UnfencedWriteError if no guard has admitted its call."""
@@ -145,6 +158,58 @@ class CallRules:
     def _was_never_sent(self, details: str, pairs: Metadata) -> bool:
         # A service that could not reach another one may pass the same text on, but a fenced one adds its marks.
         return not pairs and not self._may_repeat and details.startswith(UNREACHED)
+
+
+class SealTurn:
+    """A block in which no other thread, task or channel of the tenure makes its first seal of the service.
+
+    Of two seals the later one could replace a lost one after the answer to the earlier one was read (G9).
+    """
+
+    def __init__(self, seals: SealMemory, target: str, timeout_s: float | None) -> None:
+        self._seals = seals
+        self._target = target
+        self._timeout_s = timeout_s
+        self._end: Future[None] = Future()
+
+    def __del__(self) -> None:
+        """End the turn here if a signal handler raised before `__exit__` did."""
+        if hasattr(self, "_end"):
+            self._leave()
+
+    def __enter__(self) -> None:
+        with self._telling():
+            wait_for_each(self._seals.others(self._target, self._end), self._timeout_s)
+
+    async def __aenter__(self) -> None:
+        with self._telling():
+            await wait_for_each_async(self._seals.others(self._target, self._end), self._timeout_s)
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._leave()
+            if not isinstance(error, TimeoutError):
+                raise
+            raise SourceUnavailableError(
+                f"{self._target} was not called: the lease's first seal of it has no answer after {self._timeout_s:g} "
+                f"s. Nothing was done: try again"
+            ) from None
+
+    def _leave(self) -> None:
+        self._seals.first_requests.end(self._target, self._end)
+
+
+class OwnSeal(bytes):
+    """The request of a seal that a channel sends by itself, in a turn that it has already."""
 
 
 def _marks(pairs: Metadata) -> tuple[RemoteMark, ...]:

@@ -5,7 +5,6 @@ no guard has admitted is an error, and one that was lost or that something in be
 which carries the request's key. Never: I/O; a sequencer in an error.
 """
 
-import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,14 @@ from fencelock._api.credentials import Credential, note_asker
 from fencelock._remote.fields import encode_sealed, encode_string, read_marks
 from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.loopback import is_loopback_host
-from fencelock._remote.seals import SEAL_MEMORIES, RemoteMark, late_seal, note_admitted
+from fencelock._remote.seals import (
+    SEAL_MEMORIES,
+    RemoteMark,
+    late_seal,
+    note_admitted,
+    wait_for_each,
+    wait_for_each_async,
+)
 from fencelock.errors import (
     ConfigError,
     FencelockError,
@@ -160,10 +166,8 @@ class OutgoingRequest:
         self._rules.credential.enter_guarded(self._block)
 
     def others(self) -> Iterator[Future[None]]:
-        """Yield each request to wait for: as long as the service has told of no seal, one is sent at a time."""
-        memory = self._rules.memory
-        while not memory.ids(self.origin) and (other := memory.first_requests.take(self.origin, self._end)) is not None:
-            yield other
+        """Return the requests to wait for, one after the other."""
+        return self._rules.memory.others(self.origin, self._end)
 
     def end(self) -> None:
         """Count the request out, and let the others go; an interrupted caller may repeat this."""
@@ -305,8 +309,7 @@ class OutgoingRequest:
 def wait_for_others(outgoing: OutgoingRequest) -> None:
     """Wait until the request may be sent; SourceUnavailableError if another one is not answered in time."""
     try:
-        for other in outgoing.others():
-            other.result(FIRST_ANSWER_LIMIT_S)
+        wait_for_each(outgoing.others(), FIRST_ANSWER_LIMIT_S)
     except TimeoutError:
         raise outgoing.kept_waiting() from None
 
@@ -314,9 +317,6 @@ def wait_for_others(outgoing: OutgoingRequest) -> None:
 async def wait_for_others_async(outgoing: OutgoingRequest) -> None:
     """Wait, in a task, until the request may be sent; SourceUnavailableError if another one is not answered in time."""
     try:
-        for other in outgoing.others():
-            async with asyncio.timeout(FIRST_ANSWER_LIMIT_S):
-                # A task that is cancelled must not end the other request for everybody.
-                await asyncio.shield(asyncio.wrap_future(other))
+        await wait_for_each_async(outgoing.others(), FIRST_ANSWER_LIMIT_S)
     except TimeoutError:
         raise outgoing.kept_waiting() from None
