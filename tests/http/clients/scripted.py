@@ -53,6 +53,8 @@ class Answer:
     cut_bytes: int = 0
     """How many bytes of the body are never sent."""
     is_lost: bool = False
+    is_endless: bool = False
+    """The body is one chunk of others that never come."""
     after: threading.Event | None = None
     """What to wait for before the answer."""
 
@@ -61,6 +63,10 @@ class Answer:
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         if self.is_marked:
             fields["fencing-mark"] = f'"{token}";seal="{SEAL}"'
+        if self.is_endless:
+            del fields["content-length"]
+            fields["transfer-encoding"] = "chunked"
+            body = b"%x\r\n%s\r\n" % (len(body), body)
         fields |= {} if self.keeps_open else {"connection": "close"}
         lines = [
             f"HTTP/1.1 {self.status} Scripted",
@@ -133,6 +139,8 @@ class ScriptedService:
             return False
         token = received.sequencer.token if received.fields["fencing-token"] else 0
         connection.sendall(answer.encoded(token))
+        if answer.is_endless:
+            connection.recv(1)  # Until the client ends the connection.
         return answer.keeps_open
 
 

@@ -2,6 +2,9 @@
 
 import gzip
 import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import aiohttp
@@ -215,6 +218,62 @@ def test_a_service_without_a_seal_route_is_not_sealed(caller: Caller, service: S
     service.answers.append(Answer(status, is_marked=False))
     with pytest.raises(UnsupportedError, match=r"no seal route.*guards=\[guard\]"):
         caller.call("POST", SEAL_PATH)
+
+
+@pytest.mark.parametrize("status", [412, 503])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_problem_without_an_end_is_not_read_to_its_end(
+    caller: Caller, service: ScriptedService, status: int, stream: bool
+) -> None:
+    endless = replace(problem("stale-token", status), body=b" " * (MAX_PROBLEM_BYTES + 1), is_endless=True)
+    service.answers.append(endless)
+    with pytest.raises(OutcomeUnknownError, match="a problem of more than 65536 bytes") as caught:
+        caller.call("PUT", "/report", stream=stream)
+    assert caught.value.idempotency_key == service.received[0].key
+
+
+BOMB = gzip.compress(bytes(40_000_000), 9)
+"""As short as a problem, as long as it is not decoded."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_compressed_problem_is_decoded_as_far_as_a_problem_is_long(
+    caller: Caller, service: ScriptedService, stream: bool
+) -> None:
+    service.answers.append(compressed(BOMB, "gzip"))
+    with few_bytes(), pytest.raises(OutcomeUnknownError, match="a problem of more than 65536 bytes"):
+        caller.call("PUT", "/report", stream=stream)
+
+
+def test_a_problem_that_is_compressed_twice_does_not_fill_the_memory(caller: Caller, service: ScriptedService) -> None:
+    """Not every library decodes it."""
+    service.answers.append(compressed(gzip.compress(BOMB), "gzip, gzip"))
+    with few_bytes(), suppress(OutcomeUnknownError):
+        caller.call("PUT", "/report")
+
+
+def compressed(body: bytes, coding: str) -> Answer:
+    fault = problem("stale-token", 412)
+    return replace(fault, body=body, fields=fault.fields | {"content-encoding": coding})
+
+
+@contextmanager
+def few_bytes() -> Iterator[None]:
+    """A block that takes no memory to speak of."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(gzip.decompress(BOMB)) // 4
+
+
+def test_the_refusal_of_a_head_has_no_body_and_is_an_answer(caller: Caller, service: ScriptedService) -> None:
+    service.answers += [replace(problem("stale-token", 412), body=b""), replace(problem("unavailable", 503), body=b"")]
+    assert caller.call("HEAD", "/report").status == 412
+    with pytest.raises(OutcomeUnknownError):
+        caller.call("HEAD", "/report")
 
 
 PAGE = Answer(502, {"content-type": "text/html"}, b"<html>Bad Gateway</html>", is_marked=False)

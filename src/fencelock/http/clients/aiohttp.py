@@ -5,7 +5,7 @@ and in nothing that the caller, other middlewares or an error gets to see. Never
 more by aiohttp.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others_async
 from fencelock.http.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
+from fencelock.http.problems import MAX_PROBLEM_BYTES
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
 
@@ -63,7 +64,7 @@ class FencingHop:
         response.outgoing = outgoing  # type: ignore[attr-defined]
         try:
             is_problem = outgoing.may_be_problem(response.status, _fields(response))
-            body = await response.read() if is_problem else b""
+            body = await cast("FencedResponse", response).read_problem() if is_problem else b""
             outgoing.check(response.status, _fields(response), body)
         except BaseException:
             response.close()
@@ -102,6 +103,19 @@ class FencedResponse(ClientResponse):
     """An answer to a session of a lease: half of one is a lost answer."""
 
     outgoing: OutgoingRequest
+
+    async def read_problem(self) -> bytes | None:
+        """Return the decoded body, and keep it for the caller; None if it is longer than a problem."""
+        body = b""
+        try:
+            while piece := await self.content.readany():
+                body += piece
+                if len(body) > MAX_PROBLEM_BYTES:
+                    return None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.outgoing.unanswered(error) from error
+        self._body = body
+        return body
 
     async def read(self) -> bytes:
         """Return the whole body."""

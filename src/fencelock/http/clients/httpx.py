@@ -4,18 +4,23 @@ Promise: every request passes the transport, those of redirects and of authentic
 the inner transport sends, and in no request that the caller, its hooks or an error gets to see.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others, wait_for_others_async
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
+from fencelock.http.problems import MAX_PROBLEM_BYTES
 
 if TYPE_CHECKING:
     import httpx
 
     AnyHttpx = httpx.Client | httpx.AsyncClient
+
+_PIECE_BYTES = 64
+"""How much of a compressed problem is decoded at once: a piece may become a thousand times as long."""
 
 
 def base_url(client: "AnyHttpx") -> str | None:
@@ -82,12 +87,20 @@ class BaseFencedTransport:
         sent.headers.update(outgoing.fields())
         return sent
 
-    def _decoded(self, response: "httpx.Response", raw: bytes) -> bytes:
+    def _decoded(self, response: "httpx.Response", raw: bytes | None) -> bytes | None:
+        """Return the decoded body of a problem; None if it is too long, or several codings could make it so at once."""
+        if raw is None or "," in response.headers.get("content-encoding", ""):
+            return None
+        pieces = (raw[at : at + _PIECE_BYTES] for at in range(0, len(raw), _PIECE_BYTES))
+        body = b""
         try:
-            decoded: bytes = self._library.Response(200, headers=response.headers, content=raw).content
+            for decoded in self._library.Response(200, headers=response.headers, content=pieces).iter_bytes():
+                body += decoded
+                if len(body) > MAX_PROBLEM_BYTES:
+                    return None
         except self._library.DecodingError:
             return b""
-        return decoded
+        return body
 
 
 class FencedTransport(BaseFencedTransport):
@@ -119,7 +132,7 @@ class FencedTransport(BaseFencedTransport):
         stream = response.stream = _stream_classes(self._library)[0](response.stream, outgoing, self._library)
         try:
             is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
-            body = self._decoded(response, stream.read_whole()) if is_problem else b""
+            body = self._decoded(response, stream.read_problem()) if is_problem else b""
             outgoing.check(response.status_code, response.headers.get, body)
         except BaseException:
             response.close()
@@ -168,7 +181,7 @@ class AsyncFencedTransport(BaseFencedTransport):
         stream = response.stream = _stream_classes(self._library)[1](response.stream, outgoing, self._library)
         try:
             is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
-            body = self._decoded(response, await stream.read_whole()) if is_problem else b""
+            body = self._decoded(response, await stream.read_problem()) if is_problem else b""
             outgoing.check(response.status_code, response.headers.get, body)
         except BaseException:
             await response.aclose()
@@ -201,10 +214,15 @@ class BaseFencedStream:
 class FencedStream(BaseFencedStream):
     """The body of an answer to a synchronous client."""
 
-    def read_whole(self) -> bytes:
-        """Return the body, and keep it for whoever iterates."""
-        self._whole = b"".join(self)
-        return self._whole
+    def read_problem(self) -> bytes | None:
+        """Return the body, and keep it for whoever iterates; None if it is longer than a problem."""
+        body = b""
+        for chunk in self:
+            body += chunk
+            if len(body) > MAX_PROBLEM_BYTES:
+                return None
+        self._whole = body
+        return body
 
     def __iter__(self) -> Iterator[bytes]:
         if self._whole is not None:
@@ -223,12 +241,18 @@ class FencedStream(BaseFencedStream):
 class AsyncFencedStream(BaseFencedStream):
     """The body of an answer to an asynchronous client."""
 
-    async def read_whole(self) -> bytes:
-        """Return the body, and keep it for whoever iterates."""
-        self._whole = b"".join([chunk async for chunk in self])
-        return self._whole
+    async def read_problem(self) -> bytes | None:
+        """Return the body, and keep it for whoever iterates; None if it is longer than a problem."""
+        body = b""
+        async with aclosing(self.__aiter__()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > MAX_PROBLEM_BYTES:
+                    return None
+        self._whole = body
+        return body
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         if self._whole is not None:
             yield self._whole
             return

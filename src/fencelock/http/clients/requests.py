@@ -18,6 +18,11 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from fencelock.errors import ConfigError
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, split_origin, wait_for_others
 from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
+from fencelock.http.problems import MAX_PROBLEM_BYTES
+
+_PIECE_BYTES = 1024
+"""How much of a compressed problem is decoded at once: in older versions of urllib3 a piece may become a thousand times
+as long."""
 
 
 def base_url(client: requests.Session) -> None:
@@ -90,10 +95,11 @@ class FencedAdapter(BaseAdapter):
             is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
             if not is_problem:
                 outgoing.check(response.status_code, response.headers.get)
-            if is_problem or not is_streamed:
-                self._read(response, outgoing)
             if is_problem:
-                outgoing.check(response.status_code, response.headers.get, response.content)
+                body = self._read_problem(response, outgoing)
+                outgoing.check(response.status_code, response.headers.get, body)
+            elif not is_streamed:
+                self._read(response, outgoing)
         except BaseException:
             response.close()
             raise
@@ -128,6 +134,21 @@ class FencedAdapter(BaseAdapter):
         # Digest authentication sends its second request by what it finds here.
         response.connection = self  # type: ignore[assignment]
         return response
+
+    @staticmethod
+    def _read_problem(response: requests.Response, outgoing: OutgoingRequest) -> bytes | None:
+        """Return the decoded body, and keep it for the caller; None if it is longer than a problem."""
+        body = b""
+        try:
+            for piece in response.iter_content(_PIECE_BYTES):
+                body += piece
+                if len(body) > MAX_PROBLEM_BYTES:
+                    return None
+        except (ChunkedEncodingError, requests.ConnectionError) as error:
+            raise outgoing.unanswered(error) from error
+        # There is no public way to give back what was read.
+        response._content = body  # noqa: SLF001
+        return body
 
     @staticmethod
     def _read(response: requests.Response, outgoing: OutgoingRequest) -> None:

@@ -214,11 +214,16 @@ class OutgoingRequest:
         is_short = length.isascii() and length.isdecimal() and int(length) <= MAX_PROBLEM_BYTES
         return status >= _REFUSAL and kind == CONTENT_TYPE and is_short
 
-    def check(self, status: int, fields: Fields, body: bytes = b"") -> None:
+    def check(self, status: int, fields: Fields, body: bytes | None = b"") -> None:
         """Raise what the answer means; do nothing if a guard has admitted the request, or the answer is a refusal of
         the service's own.
+
+        `body`: None if it is longer than a problem, so that it was not read to its end.
         """
         marks = read_marks([fields(MARK_FIELD) or ""])
+        if body is None:
+            self._remember(status, marks)
+            raise self.unknown(f"was answered {status} with a problem of more than {MAX_PROBLEM_BYTES} bytes")
         token = self._rules.credential.sequencer.token
         if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body, token)) is not None:
             self._remember(status, marks)
