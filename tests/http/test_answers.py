@@ -14,7 +14,7 @@ from fencelock.http.asgi import MAX_HELD_BYTES
 from fencelock.http.service import FencedRequest, answering
 from tests.http.frameworks import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
 from tests.http.wire import UNANSWERED, fields_of, over_asgi, over_wsgi, scope_of
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, value_in
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, raised_for, value_in
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 FAILED = {"type": "http.response.start", "status": 500, "headers": []}
@@ -22,7 +22,7 @@ FAILED = {"type": "http.response.start", "status": 500, "headers": []}
 
 def stale() -> StaleTokenError:
     """Return the refusal of token 5."""
-    return StaleTokenError("refused", token=5, mark=6, resource=RESOURCE)
+    return raised_for(StaleTokenError("refused", token=5, mark=6, resource=RESOURCE), HandmadeLease(5))
 
 
 def body(text: bytes = b"x", *, more: bool = False) -> dict[str, Any]:
@@ -387,13 +387,13 @@ def test_a_retry_is_not_asked_for_after_an_earlier_block(report: Report) -> None
             with report.guard.transaction(sequencer()):
                 pass
         with report.guard.transaction(sequencer()):
-            raise SourceUnavailableError("gone")
+            raise raised_for(SourceUnavailableError("gone"), sequencer())
 
     async def first(scope: Any, receive: Any, send: Any) -> None:
         del scope, receive, send
         report.guard.seal(sequencer())
         with report.guard.transaction(sequencer()):
-            raise SourceUnavailableError("gone")
+            raise raised_for(SourceUnavailableError("gone"), sequencer())
 
     reply = over_asgi(FencingMiddleware(app)).call("PUT", "/one", HandmadeLease(5))
     assert (reply.status, reply.kind) == (504, "outcome-unknown")
@@ -430,7 +430,7 @@ def test_an_answer_to_head_has_no_body(report: Report) -> None:
 def test_a_fault_of_the_service_is_in_its_log_and_not_in_its_answer(
     report: Report, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report.raised = SourceUnavailableError("db.internal:5432 refused")
+    report.raised = raised_for(SourceUnavailableError("db.internal:5432 refused"), HandmadeLease(5))
     with caplog.at_level(logging.ERROR, "fencelock"):
         reply = over_asgi(FencingMiddleware(bare_asgi(report))).call("PUT", "/raise", HandmadeLease(5))
     assert b"db.internal" not in reply.body

@@ -7,7 +7,7 @@ import pytest
 from fencelock import AlreadyDoneError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
 from tests.http.frameworks import Report
 from tests.http.wire import Service, fields_of
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer, value_in
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, raised_for, sequencer, value_in
 
 
 def test_a_holder_reads_and_writes_and_is_told_its_mark_each_time(service: Service, report: Report) -> None:
@@ -88,7 +88,7 @@ def test_a_repeated_request_is_answered_with_what_the_first_one_kept(service: Se
 
 
 def test_an_unavailable_resource_may_be_tried_again(service: Service, report: Report) -> None:
-    report.raised = SourceUnavailableError("the database at db.internal is not there")
+    report.raised = raised_for(SourceUnavailableError("the database at db.internal is not there"), HandmadeLease(5))
     reply = service.call("PUT", "/raise", HandmadeLease(5))
     assert (reply.status, reply.kind, reply.field("retry-after")) == (503, "unavailable", "1")
     assert isinstance(reply.problem, SourceUnavailableError)
@@ -121,6 +121,15 @@ def test_an_error_of_a_lease_of_the_handlers_own_is_the_frameworks(service: Serv
     reply = service.call("PUT", "/raise", HandmadeLease(7))
     assert reply.status >= 500
     assert reply.problem is None
+
+
+def test_an_error_that_no_guard_has_raised_is_the_frameworks(service: Service, report: Report) -> None:
+    """The handler's own lock could not be acquired: what its guard has committed before is not undone by that."""
+    report.raised = SourceUnavailableError("the locks' database is not there")
+    reply = service.call("PUT", "/raise", HandmadeLease(5))
+    assert reply.status >= 500
+    assert reply.problem is None
+    assert reply.field("retry-after") is None
 
 
 def test_a_write_is_not_acknowledged_before_its_commit(service: Service, report: Report) -> None:

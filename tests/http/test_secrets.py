@@ -10,7 +10,7 @@ from fencelock import OutcomeUnknownError
 from tests.http.frameworks import Report
 from tests.http.wire import Service, fields_of
 from tests.shown_secrets import note_shown
-from tests.support.guards import LOCK, url_of
+from tests.support.guards import LOCK, raised_for, url_of
 
 
 def test_no_answer_and_no_log_shows_a_token(
@@ -20,7 +20,7 @@ def test_no_answer_and_no_log_shows_a_token(
     with fencelock.connect(url_of(tmp_path / "locks.db")) as source:
         lease = source.lock(LOCK).acquire()
         text = str(lease.sequencer)
-        report.raised = OutcomeUnknownError("no answer")
+        report.raised = raised_for(OutcomeUnknownError("no answer"), lease)
         wrong = (
             text,
             f'"{text[:-1]}"',

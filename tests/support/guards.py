@@ -5,9 +5,10 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fencelock import Sequencer, SourceInfo
+from fencelock import FencelockError, Sequencer, SourceInfo
+from fencelock._api.credentials import note_asker
 from fencelock._flows.tenure import Tenure
 from fencelock.model import one_way
 
@@ -53,6 +54,15 @@ class HandmadeLease:
 
     def leave_guarded(self, block: object) -> None:
         self._blocks.discard(block)
+
+
+ErrorType = TypeVar("ErrorType", bound=FencelockError)
+
+
+def raised_for(error: ErrorType, lease: Any) -> ErrorType:
+    """Return the error as a guard raises it for a lease."""
+    note_asker(error, lease)
+    return error
 
 
 class HandmadeSource:

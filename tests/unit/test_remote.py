@@ -17,6 +17,7 @@ from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, SealMemory, seal_id
 from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem, encode_problem
 from fencelock.model import MAX_TOKEN
+from tests.support.guards import raised_for
 from tests.support.guards import sequencer as sequencer_of
 from tests.support.helpers import ROOT
 
@@ -35,8 +36,9 @@ def made(kind: type[FencelockError]) -> FencelockError:
 # --- faults -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", REFUSALS, ids=lambda kind: kind.__name__)
 def test_a_guards_error_comes_back_as_itself_with_its_numbers(kind: type[GuardError]) -> None:
-    error = made(kind)
-    fault = fault_of(error, CarriedSequencer(sequencer_of(5)))
+    carried = CarriedSequencer(sequencer_of(5))
+    error = raised_for(made(kind), carried)
+    fault = fault_of(error, carried)
     assert fault is not None
     back = error_of(fault.kind, fault.detail, fault.fields, 5)
     known = KINDS[fault.kind]
@@ -51,7 +53,11 @@ def test_a_guards_error_comes_back_as_itself_with_its_numbers(kind: type[GuardEr
 
 def test_each_kind_of_fault_is_a_problem_that_a_client_understands() -> None:
     carried = CarriedSequencer(sequencer_of(5))
-    faults = [fault_of(made(kind.error), carried) for kind in KINDS.values() if kind.error is not ConfigError]
+    faults = [
+        fault_of(raised_for(made(kind.error), carried), carried)
+        for kind in KINDS.values()
+        if kind.error is not ConfigError
+    ]
     faults += [token_required("l"), malformed_token("why"), malformed_key("why")]
     assert {fault.kind for fault in faults if fault is not None} == set(KINDS)
     for fault in faults:
@@ -68,9 +74,10 @@ def test_every_kind_and_its_status_is_on_the_page() -> None:
 
 
 def test_an_indefinite_error_never_becomes_a_definite_one() -> None:
-    error = made(errors.SourceUnavailableError)
+    carried = CarriedSequencer(sequencer_of(5))
+    error = raised_for(made(errors.SourceUnavailableError), carried)
     error.definite = False
-    fault = fault_of(error, CarriedSequencer(sequencer_of(5)))
+    fault = fault_of(error, carried)
     assert fault is not None
     back = error_of(fault.kind, fault.detail, fault.fields, 5)
     assert isinstance(back, OutcomeUnknownError)
@@ -81,7 +88,10 @@ def test_an_indefinite_error_never_becomes_a_definite_one() -> None:
     "error", [ConfigError("x"), errors.SchemaError("x"), errors.LeaseReleasedError("x"), KeyError()]
 )
 def test_a_fault_of_the_service_itself_is_told_to_nobody(error: Exception) -> None:
-    assert fault_of(error, CarriedSequencer(sequencer_of(5))) is None
+    carried = CarriedSequencer(sequencer_of(5))
+    if isinstance(error, FencelockError):
+        raised_for(error, carried)
+    assert fault_of(error, carried) is None
 
 
 @pytest.mark.parametrize(

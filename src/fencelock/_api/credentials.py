@@ -8,6 +8,8 @@ MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goe
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -17,7 +19,7 @@ from fencelock.errors import ConfigError, FencelockError, GuardError
 from fencelock.model import BrokenLock, Sequencer
 
 _ASKER = "_asker"
-"""The attribute of an error that says for whose lease it was raised: the lock and the token."""
+"""The attribute of a guard's error that says for whose lease it was raised: the lock and the token."""
 MAX_REMEMBERED_TENURES = 1024
 """Bare sequencers whose seals a process remembers; the least recently used is forgotten first."""
 
@@ -134,7 +136,16 @@ def note_asker(error: FencelockError, credential: Credential) -> None:
     vars(error).setdefault(_ASKER, (credential.sequencer.lock, credential.sequencer.token))
 
 
-def is_of_another(error: FencelockError, credential: Credential) -> bool:
-    """Return whether an error was raised for another lease than this one; False if nothing is noted."""
-    own = (credential.sequencer.lock, credential.sequencer.token)
-    return bool(vars(error).get(_ASKER, own) != own)
+@contextmanager
+def asking(credential: Credential) -> Iterator[None]:
+    """A block in which a guard works for a lease: its error notes that. The user's code is no part of it."""
+    try:
+        yield
+    except FencelockError as error:
+        note_asker(error, credential)
+        raise
+
+
+def is_asked_by(error: FencelockError, credential: Credential) -> bool:
+    """Return whether a guard has raised the error for this lease; an error of anything else has no note."""
+    return bool(vars(error).get(_ASKER) == (credential.sequencer.lock, credential.sequencer.token))

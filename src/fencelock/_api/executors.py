@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from fencelock._api.credentials import Credential
+from fencelock._api.credentials import Credential, asking
 from fencelock._api.guard_core import FAILED, ROLLED_BACK, GuardCore, GuardedWork, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once
@@ -141,7 +141,8 @@ class AsyncioWork:
         """Seal if need be, begin, present the lease, and return the native connection."""
         core, credential = self._core, self._credential
         self._began_s = time.monotonic()
-        connection = self._store.connect_async()
+        with asking(credential):
+            connection = self._store.connect_async()
         try:
             with core.emitting_refusals(credential):
                 opened = await run_async(core.open_flow(credential, self._limit, self._once), connection)

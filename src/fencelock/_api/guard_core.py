@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fencelock._api.credentials import Credential, note_asker
+from fencelock._api.credentials import Credential, asking
 from fencelock._api.idle_limit import IdleLimit, left_ms
 from fencelock._api.once import Once
 from fencelock._drivers.guard import run
@@ -20,7 +20,7 @@ from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock._platform import at_fork
-from fencelock.errors import FencelockError, GuardError, UnsupportedError
+from fencelock.errors import GuardError, UnsupportedError
 from fencelock.hooks import Event, Hooks, emit, is_observed
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
@@ -192,8 +192,8 @@ class GuardCore:
     def withdraw_flow(self, credential: Credential, presented: tuple[str, ...], once: Once | None) -> GuardFlow[None]:
         """Stop admitting the caller's writes, before they are committed."""
         if once is None:
-            return guarding.withdraw(presented)
-        return effects.withdraw_once(self.scope, presented, once.done(credential.sequencer))
+            return self._asked(guarding.withdraw(presented), credential)
+        return self._asked(effects.withdraw_once(self.scope, presented, once.done(credential.sequencer)), credential)
 
     def _told_if_done(self, flow: GuardFlow[Result], credential: Credential, once: Once | None) -> GuardFlow[Result]:
         if once is None:
@@ -202,11 +202,8 @@ class GuardCore:
 
     def _asked(self, flow: GuardFlow[Result], credential: Credential) -> GuardFlow[Result]:
         """Run the flow, and note in its error for whose lease it was raised."""
-        try:
+        with asking(credential):
             return (yield from flow)
-        except FencelockError as error:
-            note_asker(error, credential)
-            raise
 
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
@@ -217,9 +214,9 @@ class GuardCore:
     def emitting_refusals(self, credential: Credential) -> Iterator[None]:
         """Emit an event for a refusal that leaves the block, and note in the error for whose lease it is."""
         try:
-            yield
+            with asking(credential):
+                yield
         except GuardError as error:
-            note_asker(error, credential)
             self.emit_refused(credential, error)
             raise
 
@@ -296,7 +293,8 @@ class GuardedWork:
         """Seal if need be, begin, present the lease, and return the native connection."""
         core, credential = self._core, self._credential
         self._began_s = time.monotonic()
-        self._connection = core.store.connect()
+        with asking(credential):
+            self._connection = core.store.connect()
         try:
             opened = run(core.open_flow(credential, self._limit, self._once), self._connection)
             self._presented = opened.presented

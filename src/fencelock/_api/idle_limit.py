@@ -7,7 +7,7 @@ whose connection ended says whether the lease is still valid, what the limit was
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fencelock._api.credentials import Credential
+from fencelock._api.credentials import Credential, note_asker
 from fencelock._api.durations import Duration, in_seconds, is_number
 from fencelock.errors import BlockLostError, ConfigError, FencelockError, LeaseError
 from fencelock.protocol.stores import LostBlockNote
@@ -42,7 +42,12 @@ class IdleLimit:
             raise
 
     def explain(self, error: BaseException, mapped: FencelockError | None) -> None:
-        """Say more of a block whose connection ended: in the error that replaces the user's, or in a note on that."""
+        """Say more of a block whose connection ended: in the error that replaces the user's, or in a note on that.
+
+        The error that replaces the user's is the guard's, and notes for whose lease it is raised.
+        """
+        if mapped is not None:
+            note_asker(mapped, self._credential)
         if isinstance(mapped, BlockLostError):
             mapped.args = (f"{mapped}. {self._advice()}",)
         elif mapped is None and _is_noted(getattr(error, "__notes__", ())[-1:]):  # Not a note of a block inside.

@@ -7,7 +7,7 @@ counts as sealed after a read (G2). Nothing outlives the request. Never: shown b
 
 from collections.abc import Collection
 
-from fencelock._api.credentials import SequencerCredential
+from fencelock._api.credentials import SequencerCredential, note_asker
 from fencelock._flows.tenure import Key, Tenure
 from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, seal_id
 from fencelock.errors import GuardError
@@ -118,10 +118,12 @@ class CarriedSequencer(SequencerCredential):
     def check_no_block_is_open(self) -> None:
         """Raise GuardError inside of a guarded block: a success would be told before its COMMIT, which may fail."""
         if self._open_blocks:
-            raise GuardError(
+            error = GuardError(
                 "the answer begins inside of a guarded block, before its COMMIT: end the block in the handler. A "
                 'dependency of FastAPI that yields ends after the answer, unless it is Depends(…, scope="function")'
             )
+            note_asker(error, self)
+            raise error
 
     def begin_answer(self, *, is_success: bool) -> tuple[RemoteMark, ...]:
         """Return the marks to tell the client, and open no further resource."""

@@ -1,14 +1,15 @@
 """Which error a caller is told as which fault, and which error it raises for it: one table for all protocols.
 
 Promise: a caller of a service gets the class of error that a guard in its own process would raise, with the same
-numbers. What is not in the table is no fault of fencelock's, and passes. A fault whose effect is unknown never becomes
-one that is definite. Never: a sequencer in a fault; a text about the inside of a service with a fault of 500 or above.
+numbers. What is not in the table passes, and so does what no guard has raised for the request's own lease. A fault
+whose effect is unknown never becomes one that is definite. Never: a sequencer in a fault; a text about the inside of a
+service with a fault of 500 or above.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fencelock._api.credentials import is_of_another
+from fencelock._api.credentials import is_asked_by
 from fencelock._remote.carried import CarriedSequencer
 from fencelock.errors import (
     AlreadyDoneError,
@@ -147,12 +148,10 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
     """
     if isinstance(error, RefusedRequestError):
         return error.fault
-    if carried is None or not isinstance(error, FencelockError):
+    if carried is None or not isinstance(error, FencelockError) or not is_asked_by(error, carried):
+        # What the service has met as a client itself, or with another lease, says nothing about this request.
         return None
-    kind = _kind_of(error, carried)
-    is_stale_elsewhere = isinstance(error, StaleTokenError) and error.token != carried.token
-    if kind is None or is_stale_elsewhere or is_of_another(error, carried):
-        # What the service has met as a client itself, with another lease, says nothing about this request.
+    if (kind := _kind_of(error, carried)) is None:
         return None
     own = {name: str(getattr(error, name)) for name in kind.attributes}
     if carried.has_begun_blocks:

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from fencelock._api.base_guard import BaseGuard
+from fencelock._api.credentials import asking
 from fencelock._api.once import Once
 from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.current import sequencer
@@ -57,7 +58,8 @@ class _Fencing:
         listed = self._checked(self._guards(carried.lock)) if callable(self._guards) else self._guards
         guards = tuple(guard for guard in listed if guard.lock == carried.lock)
         if not guards:
-            raise WrongLockError(f"no resource of this service belongs to lock {carried.lock!r}")
+            with asking(carried):
+                raise WrongLockError(f"no resource of this service belongs to lock {carried.lock!r}")
         return guards
 
     def _locks(self) -> str:

@@ -6,11 +6,11 @@ withdraws it. Never: begins, commits or rolls back a transaction of the framewor
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard, core_of
-from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.credentials import Credential, asking, credential_of
 from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
 from fencelock._api.guard_core import GuardCore, OpenBlock
@@ -55,6 +55,10 @@ class BlockEntry:
     def url(self) -> str:
         """Where the block's resources are."""
         return self._open_block.url
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Return a block whose errors note for whose lease they are raised."""
+        return asking(self._credential)
 
     def begin(self, task: object = None) -> None:
         """Register the block; GuardError if the thread or task has one already, in which it would wait for itself."""

@@ -28,13 +28,12 @@ from fencelock import (
     UnsupportedError,
     WrongLockError,
 )
-from fencelock._api.credentials import is_of_another
+from fencelock._api.credentials import is_asked_by
 from fencelock.http.fields import SEAL_PATH
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
 from tests.http.clients.scripted import LOST, OWN, SEAL, Answer, ScriptedService, problem
-from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
 
 FAULTS = [
@@ -55,14 +54,14 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "error"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_is_raised_as_the_error_of_a_guard_in_this_process(
-    caller: Caller, service: ScriptedService, fault: Answer, error: type[FencelockError]
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease, fault: Answer, error: type[FencelockError]
 ) -> None:
     service.answers += [fault, fault]
     for stream in (False, True):
         with pytest.raises(error, match="why") as caught:
             caller.call("PUT", "/report", stream=stream)
         assert type(caught.value) is error
-        assert is_of_another(caught.value, HandmadeLease(99)), "a service answers no request of another lease with it"
+        assert not is_asked_by(caught.value, lease), "a service answers no request of its own with it"
         assert caught.value.definite is (error is not OutcomeUnknownError)
         if isinstance(caught.value, OutcomeUnknownError):
             assert caught.value.idempotency_key == service.received[-1].key

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from fencelock._api.credentials import LeaseLike, credential_of, note_asker
+from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._grpc_wire import UNREACHED
 from fencelock._remote.fields import (
     KEY_FIELD,
@@ -122,8 +122,6 @@ class CallRules:
             self._seals.remember(self._target, _marks(pairs))
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
-        if isinstance(meant, FencelockError):
-            note_asker(meant, self._credential)
         if is_seal:
             return self._meant_by_seal(error, meant)
         if isinstance(meant, OutcomeUnknownError):

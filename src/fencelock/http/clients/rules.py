@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from fencelock._api.credentials import Credential, note_asker
+from fencelock._api.credentials import Credential
 from fencelock._remote.fields import encode_sealed, encode_string, read_marks
 from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.loopback import is_loopback_host
@@ -227,7 +227,6 @@ class OutgoingRequest:
         token = self._rules.credential.sequencer.token
         if status >= _REFUSAL and (error := decode_problem(fields("content-type") or "", body, token)) is not None:
             self._remember(status, marks)
-            note_asker(error, self._rules.credential)
             raise self._after_write(error)
         if status >= _SERVER_ERROR:
             raise self.unknown(f"was answered {status}, and not by the service's fencing")

@@ -75,7 +75,8 @@ class DjangoFenced(UncopyableBlock):
     def __enter__(self) -> None:
         check_unused(is_used=self._is_used)
         self._is_used = True
-        _check_idle(self._alias, self._entry.url)
+        with self._entry.asking():
+            _check_idle(self._alias, self._entry.url)
         try:
             self._entry.begin()
             self._stack.enter_context(self._begun(self._entry.end))
