@@ -146,7 +146,10 @@ def test_an_answer_without_a_mark_is_no_fenced_one(
     service.answers.append(Answer(status, is_marked=False, body=b""))
     with pytest.raises(UnfencedWriteError, match="without a mark") as caught:
         caller.call(method, "/report")
-    assert ("Check its path" in "".join(caught.value.__notes__)) is (status in {404, 410})
+    first = str(caught.value).partition("\n")[0]
+    assert first.startswith(f"{method} ")
+    assert f"/report was answered {status}: " in first
+    assert ("Check its path" in first) is (status in {404, 410})
     assert caught.value.definite is (method != "PUT")
 
 

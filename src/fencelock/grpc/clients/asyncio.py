@@ -81,9 +81,10 @@ class _Interceptor:
         self, continuation: Any, details: Any, request: Any, *, is_seal: bool, is_awaited: bool
     ) -> "AsyncFencedCall":
         rules = self._sealing.rules
+        method = details.method if isinstance(details.method, str) else details.method.decode()
         with rules.sending(details.metadata) as metadata:
             native = await continuation(_with_metadata(details, metadata), request)
-            call = AsyncFencedCall(native, rules, key_in(metadata), is_seal=is_seal)
+            call = AsyncFencedCall(native, rules, key_in(metadata), method, is_seal=is_seal)
             if is_awaited:
                 await call
         return call
@@ -100,10 +101,11 @@ def _with_metadata(details: Any, metadata: list[tuple[str, str | bytes]]) -> grp
 class AsyncFencedCall:
     """A call as gRPC returns it, whose response and messages are judged before they are given out."""
 
-    def __init__(self, native: Any, rules: CallRules, key: str | None, *, is_seal: bool) -> None:
+    def __init__(self, native: Any, rules: CallRules, key: str | None, method: str, *, is_seal: bool) -> None:
         self.native = native
         self._rules = rules
         self._key = key
+        self._method = method
         self._is_seal = is_seal
 
     def __getattr__(self, name: str) -> Any:
@@ -117,7 +119,7 @@ class AsyncFencedCall:
         try:
             response = await self.native
         except grpc.aio.AioRpcError as error:
-            raise self._rules.error(error, key=self._key, is_seal=self._is_seal) from error
+            raise self._rules.error(error, key=self._key, method=self._method, is_seal=self._is_seal) from error
         await self._check_end()
         return response
 
@@ -131,7 +133,7 @@ class AsyncFencedCall:
             except StopAsyncIteration:
                 break
             except grpc.aio.AioRpcError as error:
-                raise self._rules.error(error, key=self._key, is_seal=False) from error
+                raise self._rules.error(error, key=self._key, method=self._method, is_seal=False) from error
             if not is_believed:
                 await self._check_begin()
                 is_believed = True
@@ -140,14 +142,14 @@ class AsyncFencedCall:
 
     async def _check_begin(self) -> None:
         try:
-            self._rules.check_answer(await self.native.initial_metadata(), is_seal=False)
+            self._rules.check_answer(await self.native.initial_metadata(), method=self._method, is_seal=False)
         except BaseException:
             self.native.cancel()
             raise
 
     async def _check_end(self) -> None:
         received = (await self.native.initial_metadata(), await self.native.trailing_metadata())
-        self._rules.check_answer(*received, is_seal=self._is_seal)
+        self._rules.check_answer(*received, method=self._method, is_seal=self._is_seal)
 
 
 class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):

@@ -87,7 +87,7 @@ class FencedCalls(
     def _send(self, continuation: Any, details: Any, request: Any, *, is_seal: bool) -> "FencedCall":
         with self._rules.sending(details.metadata) as metadata:
             native = continuation(FencedCallDetails(details, metadata), request)
-        return FencedCall(native, self._rules, key_in(metadata), is_seal=is_seal)
+        return FencedCall(native, self._rules, key_in(metadata), details.method, is_seal=is_seal)
 
     intercept_unary_unary = _intercept
     intercept_unary_stream = _intercept
@@ -106,10 +106,11 @@ class FencedCalls(
 class FencedCall:
     """A call as gRPC returns it, whose result, exception and messages are judged before they are given out."""
 
-    def __init__(self, native: Any, rules: CallRules, key: str | None, *, is_seal: bool) -> None:
+    def __init__(self, native: Any, rules: CallRules, key: str | None, method: str, *, is_seal: bool) -> None:
         self._native = native
         self._rules = rules
         self._key = key
+        self._method = method
         self._is_seal = is_seal
         self._is_believed = False
 
@@ -121,7 +122,7 @@ class FencedCall:
         try:
             response = self._native.result(timeout)
         except grpc.RpcError as error:
-            raise self._rules.error(error, key=self._key, is_seal=self._is_seal) from error
+            raise self._rules.error(error, key=self._key, method=self._method, is_seal=self._is_seal) from error
         self._check_end()
         return response
 
@@ -154,7 +155,7 @@ class FencedCall:
             self._check_end()
             raise
         except grpc.RpcError as error:
-            raise self._rules.error(error, key=self._key, is_seal=False) from error
+            raise self._rules.error(error, key=self._key, method=self._method, is_seal=False) from error
         if not self._is_believed:
             self._check_begin()
         return message
@@ -163,7 +164,7 @@ class FencedCall:
 
     def _check_begin(self) -> None:
         try:
-            self._rules.check_answer(self._native.initial_metadata(), is_seal=False)
+            self._rules.check_answer(self._native.initial_metadata(), method=self._method, is_seal=False)
         except BaseException:
             self._native.cancel()
             raise
@@ -171,7 +172,7 @@ class FencedCall:
 
     def _check_end(self) -> None:
         received = (self._native.initial_metadata(), self._native.trailing_metadata())
-        self._rules.check_answer(*received, is_seal=self._is_seal)
+        self._rules.check_answer(*received, method=self._method, is_seal=self._is_seal)
 
 
 grpc.Call.register(FencedCall)

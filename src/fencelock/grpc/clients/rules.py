@@ -105,20 +105,20 @@ class CallRules:
         return SealTurn(self._seals, self._target, timeout_s)
 
     # --- the answers --------------------------------------------------------------------------------------------------
-    def check_answer(self, *received: Pairs | None, is_seal: bool) -> None:
+    def check_answer(self, *received: Pairs | None, method: str, is_seal: bool) -> None:
         """Remember the seals in an answer's metadata; UnfencedWriteError if no guard has admitted its call."""
         pairs = _pairs(*received)
         marks = _marks(pairs)
         if (REPLAYED_FIELD, REPLAYED) in pairs and not marks:
             return
-        with _answered(is_seal=is_seal):
+        with _answered(self._target + method, is_seal=is_seal):
             self._seals.check_fenced(self._target, marks)
         note_admitted(self._credential.tenure, self._target, is_seal=is_seal)
 
-    def error(self, error: Any, *, key: str | None, is_seal: bool) -> Exception:
+    def error(self, error: Any, *, key: str | None, method: str, is_seal: bool) -> Exception:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
-        with _answered(is_seal=is_seal):
+        with _answered(self._target + method, is_seal=is_seal):
             self._seals.remember(self._target, _marks(pairs))
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
@@ -215,11 +215,12 @@ def _marks(pairs: Metadata) -> tuple[RemoteMark, ...]:
 
 
 @contextmanager
-def _answered(*, is_seal: bool) -> Iterator[None]:
+def _answered(called: str, *, is_seal: bool) -> Iterator[None]:
     """A block that judges an answer: what is wrong with its marks does not undo what the handler did."""
     try:
         yield
     except FencelockError as error:
+        error.args = (f"{called}: {error}",)
         error.definite = is_seal
         raise
 

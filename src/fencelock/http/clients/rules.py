@@ -265,7 +265,7 @@ class OutgoingRequest:
             yield
         except FencelockError as error:
             hint = ". Check its path" if status in _ABSENT else ""
-            error.add_note(f"{self._request} was answered {status}{hint}")
+            error.args = (f"{self._request} was answered {status}: {error}{hint}",)
             error.definite = error.definite and self._is_safe and not self._follows_write
             raise
 
