@@ -100,8 +100,7 @@ def wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsSt
     try:
         has_ended = _poll(waiting, timeout_ms, is_stopped)
     finally:
-        if not SHUTDOWN.has_begun:
-            SHUTDOWN.waiting.discard(thread)
+        SHUTDOWN.waiting.discard(thread)
     SHUTDOWN.check()
     for channel in channels:
         channel.drain()
