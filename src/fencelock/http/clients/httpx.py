@@ -5,7 +5,7 @@ the inner transport sends, and in no request that the caller, its hooks or an er
 """
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -80,12 +80,21 @@ class BaseFencedTransport:
         origin = origin_of(url.scheme, url.raw_host.decode("ascii"), url.port)
         return OutgoingRequest(self._rules, request.method, origin, url.path, key, is_proxied=self._is_proxied)
 
-    def _with_fields(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Request":
+    @contextmanager
+    def _sending(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "Iterator[httpx.Request]":
+        """A block that sends the request as it is yielded, and in which the library's errors become fencelock's."""
         sent: httpx.Request = self._library.Request(
             request.method, request.url, headers=request.headers, stream=request.stream, extensions=request.extensions
         )
         sent.headers.update(outgoing.fields())
-        return sent
+        try:
+            yield sent
+        except self._not_sent as error:
+            raise outgoing.not_sent(error) from error
+        except self._library.TransportError as error:
+            raise outgoing.unanswered(error) from error
+        finally:
+            del sent.headers[TOKEN_FIELD]
 
     def _decoded(self, response: "httpx.Response", raw: bytes | None) -> bytes | None:
         """Return the decoded body of a problem; None if it is too long, or several codings could make it so at once."""
@@ -128,7 +137,8 @@ class FencedTransport(BaseFencedTransport):
             outgoing.end()
 
     def _exchange(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
-        response = self._sent(request, outgoing)
+        with self._sending(request, outgoing) as sent:
+            response: httpx.Response = self._inner.handle_request(sent)
         stream = response.stream = _stream_classes(self._library)[0](response.stream, outgoing, self._library)
         try:
             is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
@@ -137,18 +147,6 @@ class FencedTransport(BaseFencedTransport):
         except BaseException:
             response.close()
             raise
-        return response
-
-    def _sent(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
-        sent = self._with_fields(request, outgoing)
-        try:
-            response: httpx.Response = self._inner.handle_request(sent)
-        except self._not_sent as error:
-            raise outgoing.not_sent(error) from error
-        except self._library.TransportError as error:
-            raise outgoing.unanswered(error) from error
-        finally:
-            del sent.headers[TOKEN_FIELD]
         return response
 
 
@@ -177,7 +175,8 @@ class AsyncFencedTransport(BaseFencedTransport):
             outgoing.end()
 
     async def _exchange(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
-        response = await self._sent(request, outgoing)
+        with self._sending(request, outgoing) as sent:
+            response: httpx.Response = await self._inner.handle_async_request(sent)
         stream = response.stream = _stream_classes(self._library)[1](response.stream, outgoing, self._library)
         try:
             is_problem = outgoing.may_be_problem(response.status_code, response.headers.get)
@@ -186,18 +185,6 @@ class AsyncFencedTransport(BaseFencedTransport):
         except BaseException:
             await response.aclose()
             raise
-        return response
-
-    async def _sent(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "httpx.Response":
-        sent = self._with_fields(request, outgoing)
-        try:
-            response: httpx.Response = await self._inner.handle_async_request(sent)
-        except self._not_sent as error:
-            raise outgoing.not_sent(error) from error
-        except self._library.TransportError as error:
-            raise outgoing.unanswered(error) from error
-        finally:
-            del sent.headers[TOKEN_FIELD]
         return response
 
 
