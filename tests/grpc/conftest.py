@@ -7,21 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpc._cython import cygrpc
 
 import fencelock
 from tests.grpc.callers import CALLERS, Caller
 from tests.grpc.services import LOCK, SERVERS, Service
-from tests.support.helpers import wait_until
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    """GRPC counts its threads for forks: one that stayed would keep another test of this worker from forking."""
-    count = cygrpc._fork_state.active_thread_count
-    before = count._num_active_threads
-    yield
-    wait_until(lambda: count._num_active_threads == before)
 
 
 @pytest.fixture
