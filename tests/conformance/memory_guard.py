@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 
 from fencelock.errors import SourceUnavailableError
+from fencelock.protocol.stores import GuardCapabilities
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 
 REQUEST_TIMEOUT_S = 5.0
@@ -28,7 +29,7 @@ class PatientSession(MemoryResourceSession):
 class MemoryGuard:
     """A guard store; stores with the same URL guard the same target."""
 
-    speaks_asyncio = False
+    capabilities = GuardCapabilities(enforced_by="store")
 
     def __init__(self, url, session_type=PatientSession):
         self.url = url

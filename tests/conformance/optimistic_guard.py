@@ -6,8 +6,9 @@ import threading
 from fencelock.errors import GuardError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.quorum.purging import PurgingGuardCodec
-from fencelock.stores.quorum.stored_values import FLOORS, StoredValue, encode_entry
+from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.optimistic.purging import PurgingGuardCodec
+from fencelock.stores.optimistic.stored_values import FLOORS, StoredValue, encode_entry
 
 TARGETS = {}
 
@@ -150,7 +151,7 @@ class Connection:
 class OptimisticGuard:
     """A guard store; stores with the same URL guard the same target."""
 
-    speaks_asyncio = False
+    capabilities = GuardCapabilities(enforced_by="nobody", keeps_open=False)
 
     def __init__(self, url, codec_type=VersionedCodec):
         self.url = url

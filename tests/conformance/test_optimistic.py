@@ -7,7 +7,7 @@ import pytest
 
 from fencelock import GuardError, SchemaError, StaleTokenError, UnsupportedError
 from fencelock.model import Mark
-from fencelock.stores.quorum.stored_values import StoredMark, encode_mark
+from fencelock.stores.optimistic.stored_values import StoredMark, encode_mark
 from fencelock.testing.conformance import AsyncGuardConformance, GuardConformance, failure
 from fencelock.testing.conformance.rig import refusal, require
 from tests.conformance import optimistic_guard as of

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.stores.quorum.encoding import escape_name, unescape_name
+from fencelock.stores.encoding import escape_name, unescape_name
 from fencelock.testing.conformance.names import NASTY_NAMES
 
 FORM = re.compile(r"(?!\.)(?:[A-Za-z0-9_.-]|%[0-9A-F]{2})+(?<!\.)")

@@ -66,7 +66,7 @@ class Executor(Protocol):
 
 def executor_for(core: GuardCore) -> Executor:
     """Return the executor that this guard's store needs."""
-    return AsyncioExecutor(core) if core.store.speaks_asyncio else ThreadExecutor(core)
+    return AsyncioExecutor(core) if core.store.capabilities.speaks_asyncio else ThreadExecutor(core)
 
 
 class AsyncioExecutor:

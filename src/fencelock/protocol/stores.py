@@ -7,7 +7,7 @@ error.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fencelock.errors import GuardError
 from fencelock.model import Finding
@@ -30,6 +30,28 @@ class Capabilities:
     notifies: bool
     speaks_asyncio: bool = False
     max_connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardCapabilities:
+    """What a guarded store can do, for the command, `doctor`, the tables of the docs and the API.
+
+    `enforced_by` says who refuses a writer that presents no token: the store itself, its access control if an operator
+    sets it up as `policy` prints it, or nobody. `spans_resources`: one step may write the marks and data of several
+    resources. `keeps_open`: a transaction stays open between its statements, so a caller's own can be used.
+    `seal_is_durable`: an acknowledged seal outlives a crash or failover of the store. `first_seal_creates`: the first
+    seal of a resource creates its mark; elsewhere `protect` does, and a mark that is missing admits nobody.
+    `max_writes` and `max_request_bytes` limit one block (None: the store has no limit of its own).
+    """
+
+    enforced_by: Literal["store", "policy", "nobody"]
+    speaks_asyncio: bool = False
+    spans_resources: bool = True
+    keeps_open: bool = True
+    seal_is_durable: bool = True
+    first_seal_creates: bool = True
+    max_writes: int | None = None
+    max_request_bytes: int | None = None
 
 
 class SourceConnection(Protocol):
@@ -145,8 +167,8 @@ class GuardStore(Protocol):
 
     url: str
     """The canonical URL: equal for all URLs of the same store."""
-    speaks_asyncio: bool
-    """Whether its client speaks asyncio; then it is an AsyncGuardStore too."""
+    capabilities: GuardCapabilities
+    """If its client speaks asyncio, it is an AsyncGuardStore too."""
 
     def connect(self) -> GuardConnection:
         """Return a connection of the guard's own; an error in opening it is raised by its first request."""

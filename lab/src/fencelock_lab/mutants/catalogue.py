@@ -40,7 +40,7 @@ _FLOWS = "tests/unit/test_flows.py"
 _LEASES = "tests/rules/test_leases.py"
 _KEEPING = "tests/unit/test_keeper.py"
 _STORE = "tests/unit/test_source_sqlite.py"
-_OPTIMISTIC = "stores/quorum/guard_codec.py"
+_OPTIMISTIC = "stores/optimistic/guard_codec.py"
 _COMPARES = "tests/conformance/test_optimistic.py"
 _ETCD_BLOCKS = "tests/etcd/test_guard_blocks.py"
 _ETCD_LIFE = "tests/etcd/test_guard_life.py"
@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant("G9 ZooKeeper's versions that come again", "stores/zookeeper/guard/codec.py", "        if digest_node in self._digest_nodes[name]:", "        if False:", "tests/zookeeper/test_guard_restores.py"),
     Mutant("G10 a lease that is over writes on", "stores/etcd/guard/codec.py", "        if self._locks is not None:\n", "        if False:\n", _ETCD_LIFE),
     Mutant("G15 a seal compares no floors", _OPTIMISTIC, "        if not changes.relies_on_floors:", "        if True:", _COMPARES),
-    Mutant("G15 a rebound mark goes", "stores/quorum/purging.py", " for one in stored if not one.is_rebound]", " for one in stored]", _COMPARES),
+    Mutant("G15 a rebound mark goes", "stores/optimistic/purging.py", " for one in stored if not one.is_rebound]", " for one in stored]", _COMPARES),
     Mutant("H6 a child writes its parent's block", _OPTIMISTIC, "if self._process_id != os.getpid():", "if False:", _ETCD_LIFE),
     Mutant("H1 margin", _ACQUIRE, "return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)", "return sent_ms + min(remaining_ms, ttl_ms)", _FLOWS),
     Mutant("H1 time left beyond the ttl", _ACQUIRE, "min(remaining_ms, ttl_ms) - margin", "remaining_ms - margin", _FLOWS),

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from fencelock.protocol.stores import GuardCapabilities
+
 MAX_IDLE_CONNECTIONS = 16
 """Connections that one guard keeps open for its next transactions."""
 
@@ -136,7 +138,7 @@ class AsyncIdleConnections(_IdleConnectionsBase[Native]):
 class GuardStoreBase(Generic[Native, AsyncNative]):
     """A database that keeps marks and enforces them: its URL, and its idle connections. Making it opens nothing."""
 
-    speaks_asyncio = True
+    capabilities = GuardCapabilities(enforced_by="store", speaks_asyncio=True)
 
     def __init__(self, url: str, idle: IdleConnections[Native], async_idle: AsyncIdleConnections[AsyncNative]) -> None:
         self.url = url

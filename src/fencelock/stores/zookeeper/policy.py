@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from fencelock.errors import ConfigError
 from fencelock.model import Mark
-from fencelock.stores.quorum.encoding import RESERVED
-from fencelock.stores.quorum.stored_values import StoredMark, encode_mark
+from fencelock.stores.encoding import RESERVED
+from fencelock.stores.optimistic.stored_values import StoredMark, encode_mark
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 

@@ -21,7 +21,7 @@ from fencelock.stores.etcd.connection.wire import (
     txn,
     was_modified,
 )
-from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
+from fencelock.stores.optimistic.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
 
 MAX_OPERATIONS = 128
 """etcd's --max-txn-ops: the number of comparisons, and of writes, that one Txn may have by default."""

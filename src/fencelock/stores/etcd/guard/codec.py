@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.encoding import RESERVED, escape_name, unescape_name
 from fencelock.stores.etcd.connection.wire import delete, get, get_prefix, put, txn, was_modified
 from fencelock.stores.etcd.guard.block import (
     Area,
@@ -25,10 +26,9 @@ from fencelock.stores.etcd.guard.block import (
 )
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, find_conflict, floors_key, marks_prefix
-from fencelock.stores.quorum.effects import Operations
-from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
-from fencelock.stores.quorum.purging import PurgingGuardCodec
-from fencelock.stores.quorum.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
+from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.optimistic.purging import PurgingGuardCodec
+from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 
 _NAMES_OF_EFFECT = 2
 MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], EtcdWriteBuffer]

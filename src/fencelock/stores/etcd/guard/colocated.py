@@ -13,8 +13,8 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.wire import get, prefix_end, txn, was_created
 from fencelock.stores.etcd.guard.block import EtcdCondition, read_metadata, unmodified
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_digest, decode_record
+from fencelock.stores.optimistic.effects import Operations
 from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over, no_source
-from fencelock.stores.quorum.effects import Operations
 
 
 class EtcdColocatedLocks:

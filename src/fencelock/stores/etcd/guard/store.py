@@ -10,9 +10,11 @@ from fencelock.errors import FencelockError, GuardError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import InspectResources
+from fencelock.protocol.stores import GuardCapabilities
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
 from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
+from fencelock.stores.etcd.guard.block import MAX_OPERATIONS, MAX_REQUEST_BYTES
 from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_conflict_of_guard
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, send_txn
@@ -23,7 +25,13 @@ from fencelock.stores.quorum.colocated import split_locks
 class EtcdGuard:
     """A guarded range of keys."""
 
-    speaks_asyncio = True
+    capabilities = GuardCapabilities(
+        enforced_by="policy",
+        speaks_asyncio=True,
+        keeps_open=False,
+        max_writes=MAX_OPERATIONS,
+        max_request_bytes=MAX_REQUEST_BYTES,
+    )
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)

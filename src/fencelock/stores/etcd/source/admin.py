@@ -13,6 +13,7 @@ from typing import Any
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.model import SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.encoding import decode_object
 from fencelock.stores.errors import unsupported
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
@@ -27,7 +28,6 @@ from fencelock.stores.etcd.source.layout import (
     is_queue_entry,
 )
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_source, find_conflict
-from fencelock.stores.quorum.encoding import decode_object
 from fencelock.stores.source_clock import start_of_new_history
 
 MAX_ROUNDS = 20

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError
 from fencelock.model import MAX_TOKEN, SourceInfo
+from fencelock.stores.encoding import decode_object, escape_name, has_members, shorten, unescape_name
 from fencelock.stores.errors import SOURCE_PART, check_schema_number
-from fencelock.stores.quorum.encoding import decode_object, escape_name, has_members, shorten, unescape_name
 
 FORMAT = 3
 _KINDS = {"format": int, "source_id": str, "epoch": int, "history_id": str, "floor": str}

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fencelock.errors import SourceError
+from fencelock.stores.encoding import RESERVED, unescape_name
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.errors import is_not_permitted
 from fencelock.stores.etcd.source.layout import EtcdLayout
-from fencelock.stores.quorum.effects import Operations
-from fencelock.stores.quorum.encoding import RESERVED, unescape_name
+from fencelock.stores.optimistic.effects import Operations
 
 
 class PrefixConflict(NamedTuple):

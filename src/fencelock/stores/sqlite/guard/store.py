@@ -16,6 +16,7 @@ from typing import Any
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
+from fencelock.protocol.stores import GuardCapabilities
 from fencelock.stores.sqlite.connection.database import path_of
 from fencelock.stores.sqlite.connection.removal import uninstall
 from fencelock.stores.sqlite.guard import inspection
@@ -73,7 +74,7 @@ class SQLiteIdleConnections:
 class SQLiteGuard:
     """A file that keeps marks and enforces them."""
 
-    speaks_asyncio = False
+    capabilities = GuardCapabilities(enforced_by="store")
     has_transactional_ddl = True
 
     def __init__(self, url: str) -> None:

@@ -17,7 +17,7 @@ from kazoo.security import ACL
 
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
+from fencelock.stores.optimistic.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
 from fencelock.stores.zookeeper.connection.client import MAX_REQUEST_BYTES
 
 ANY_VERSION = -1

@@ -27,10 +27,10 @@ from kazoo.security import ACL, Permissions
 
 from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.quorum.effects import Operations
-from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
-from fencelock.stores.quorum.purging import PurgingGuardCodec
-from fencelock.stores.quorum.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
+from fencelock.stores.encoding import RESERVED, escape_name, unescape_name
+from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.optimistic.purging import PurgingGuardCodec
+from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 from fencelock.stores.zookeeper.guard.block import ANY_VERSION, ZooKeeperCondition, ZooKeeperTransaction, is_cause
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout

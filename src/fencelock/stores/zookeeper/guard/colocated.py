@@ -7,8 +7,8 @@ Never: the node of another lease.
 """
 
 from fencelock.model import Sequencer
+from fencelock.stores.optimistic.effects import Operations
 from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over, no_source
-from fencelock.stores.quorum.effects import Operations
 from fencelock.stores.zookeeper.guard.block import ZooKeeperCondition
 from fencelock.stores.zookeeper.source.layout import (
     ZooKeeperLayout,

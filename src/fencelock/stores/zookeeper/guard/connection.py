@@ -21,7 +21,7 @@ from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Finish
 from fencelock.stores.errors import raise_mapped
-from fencelock.stores.quorum.stored_values import StoredValue
+from fencelock.stores.optimistic.stored_values import StoredValue
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, open_client
 from fencelock.stores.zookeeper.connection.errors import (
     OUTCOME_UNKNOWN,

@@ -13,6 +13,7 @@ from kazoo.security import Permissions
 from fencelock.errors import FencelockError, GuardError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import InspectResources
+from fencelock.protocol.stores import GuardCapabilities
 from fencelock.stores.quorum.colocated import split_locks
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
@@ -26,7 +27,7 @@ _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permiss
 class ZooKeeperGuard:
     """A guarded subtree."""
 
-    speaks_asyncio = False
+    capabilities = GuardCapabilities(enforced_by="policy", keeps_open=False)
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)

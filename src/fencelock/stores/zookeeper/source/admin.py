@@ -25,7 +25,7 @@ from kazoo.protocol.serialization import Transaction
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.model import SourceInfo
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.quorum.encoding import RESERVED
+from fencelock.stores.encoding import RESERVED
 from fencelock.stores.zookeeper.connection.client import MAX_REQUEST_BYTES
 from fencelock.stores.zookeeper.source.inspection import (
     PAGE_LOCKS,

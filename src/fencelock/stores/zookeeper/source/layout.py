@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import MAX_TOKEN, SourceInfo, default_holder
+from fencelock.stores.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
 from fencelock.stores.errors import SOURCE_PART, check_schema_number
-from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
 from fencelock.stores.source_clock import SourceState, start_of_new_history
 
 NODE_NAME = "__lock__"

@@ -22,8 +22,8 @@ from fencelock.errors import GuardError, UnsupportedError
 from fencelock.model import Mark, Sequencer, digest_of_claim
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import check_above_floor, check_plausible, nothing_protected, unsupported
-from fencelock.stores.quorum.effects import EffectsCodec, Operations
-from fencelock.stores.quorum.stored_values import (
+from fencelock.stores.optimistic.effects import EffectsCodec, Operations
+from fencelock.stores.optimistic.stored_values import (
     FLOORS,
     PendingChanges,
     StoredMark,

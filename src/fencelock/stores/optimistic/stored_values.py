@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from fencelock.errors import SchemaError
 from fencelock.model import MAX_TOKEN, Mark
 from fencelock.protocol.guard_requests import AuditEntry
+from fencelock.stores.encoding import decode_object, has_members
 from fencelock.stores.errors import GUARD_PART, check_schema_number
-from fencelock.stores.quorum.encoding import decode_object, has_members
 
 SCHEMA_NUMBER = 3
 FLOORS = ""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from fencelock.errors import GuardError, SchemaError
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.guard_requests import MAX_KEY_BYTES, MAX_RESULT_BYTES, Effect
-from fencelock.stores.quorum.encoding import decode_object, has_members
-from fencelock.stores.quorum.stored_values import StoredValue, is_older, now_text, to_json
+from fencelock.stores.encoding import decode_object, has_members
+from fencelock.stores.optimistic.stored_values import StoredValue, is_older, now_text, to_json
 
 Operations = Generator[Any, Any, Any]
 """Yields the store's own operations, is sent their answers, and returns the reply to a request."""

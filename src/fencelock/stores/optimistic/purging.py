@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 from fencelock.stores.errors import floor_changed
-from fencelock.stores.quorum.effects import Operations
-from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec
-from fencelock.stores.quorum.stored_values import (
+from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.optimistic.guard_codec import OptimisticGuardCodec
+from fencelock.stores.optimistic.stored_values import (
     FLOORS,
     PendingChanges,
     decode_floors,
