@@ -585,7 +585,67 @@ class CheckRemembersTheLast(ReferenceModel):
         return super()._check(request, now_us)
 
 
+class PollThatOnlyLooks(ReferenceModel):
+    """A poll that keeps no place is answered by reading, even when its turn has come."""
+
+    def _poll(self, request, now_us):
+        return super()._poll(request, now_us) if request.keeps_place else ask.Queued(1)
+
+
+class PollThatGrantsByReading(ReferenceModel):
+    """A poll that keeps no place says what another one would write."""
+
+    def _poll(self, request, now_us):
+        return ReferenceModel._poll(self if request.keeps_place else self.copy(), request, now_us)
+
+
+class HandingOver(ReferenceModel):
+    """A release gives the lock to the next waiter, from then on; the waiter counts from when it reads that."""
+
+    def _release(self, request, now_us):
+        reply = super()._release(request, now_us)
+        head = self.head(request.lock, now_us // 1000)
+        if reply.was_held and head is not None:
+            self._take_turn(request.lock, head, now_us)
+        return reply
+
+    def _granted_before(self, row, now_ms):
+        reply = super()._granted_before(row, now_ms)
+        return reply._replace(remaining_ms=row.ttl_ms) if isinstance(reply, ask.Granted) else reply
+
+
+class ExpiryOnlySeen(ReferenceModel):
+    """A lease is over when it was seen to hold the lock for its ttl, as a source without a clock decides, and this one
+    says that it has one.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seen_ms = {}
+
+    def _is_free(self, lock, now_ms):
+        row = self.locks.get(lock)
+        if row is None or row.digest is None:
+            return True
+        return now_ms >= self.seen_ms.setdefault(row.token, now_ms) + row.ttl_ms
+
+
+class ExpiryForNewcomers(ReferenceModel):
+    """A lease that is renewed by somebody else's process is nothing to a newcomer."""
+
+    def _acquire(self, request, now_us):
+        row = self.locks.get(request.lock)
+        if row is not None and row.digest not in (None, request.claim):
+            self._free(request.lock, row, "a newcomer came", now_us)
+        return super()._acquire(request, now_us)
+
+
 BROKEN = (
+    (PollThatOnlyLooks, "test_a_poll_that_keeps_no_place_takes_the_turn_that_has_come"),
+    (PollThatGrantsByReading, "test_a_poll_that_keeps_no_place_takes_the_turn_that_has_come"),
+    (HandingOver, "test_a_served_waiter_holds_the_lock_for_as_long_as_it_is_told"),
+    (ExpiryOnlySeen, "test_a_process_that_never_saw_a_lease_takes_it_over_after_it_has_expired"),
+    (ExpiryForNewcomers, "test_a_process_that_never_saw_a_lease_leaves_it_alone"),
     (CounterResetByRelease, "test_release_keeps_the_counter"),
     (CounterForgottenByPurge, "test_purge_keeps_the_counter"),
     (CounterEvictedWithItsLease, "test_a_token_rises_after_expiry"),

@@ -159,7 +159,7 @@ def test_a_waiter_listens_before_it_looks_again() -> None:
     hand = begun()
     assert hand.reply(Queued(400)) == Listen("the-lock", "c1")
     assert hand.reply(None) == Now()
-    assert hand.reply(1_010) == Poll("the-lock", "c1")
+    assert hand.reply(1_010) == Poll("the-lock", "c1", keeps_place=False)
     assert hand.reply(Queued(300), 1_011) == Wait(300)
 
 
@@ -172,11 +172,45 @@ def test_a_waiter_polls_until_it_is_granted_and_counts_from_that_poll() -> None:
     assert hand.result == Grant(7, 5_000 + TTL_MS - MARGIN_MS, "source", "history", waited_ms=4_002)
 
 
+def test_a_waiter_has_its_place_kept_three_times_in_its_ttl_however_often_it_polls() -> None:
+    hand = begun()
+    hand.reply(Queued(400), None)
+    kept_ms, last_ms = [1_000], 1_000
+    for now_ms in range(1_000, 1_000 + 2 * TTL_MS, 100):
+        poll = hand.reply(now_ms)
+        assert poll == Poll("the-lock", "c1", keeps_place=now_ms >= kept_ms[-1] + TTL_MS // 3)
+        if poll.keeps_place:
+            kept_ms.append(now_ms)
+        hand.reply(Queued(100), now_ms, None)
+        last_ms = now_ms
+    assert len(kept_ms) - 1 == 2 * 3 - 1
+    assert last_ms - kept_ms[-1] < TTL_MS // 3
+
+
+def test_a_waiter_sleeps_no_longer_than_until_its_place_has_to_be_kept() -> None:
+    hand = begun()
+    hand.reply(Queued(400), None, 1_010)
+    assert hand.reply(Queued(TTL_MS), 1_011) == Wait(TTL_MS // 3 - 11)
+    hand.reply(None)
+    assert hand.reply(1_000 + TTL_MS // 3) == Poll("the-lock", "c1", keeps_place=True)
+    assert hand.reply(Queued(TTL_MS), 1_000 + TTL_MS // 3 + 5) == Wait(TTL_MS // 3 - 5)
+
+
+def test_a_poll_that_keeps_no_place_does_not_prolong_the_wait_for_a_source_that_is_gone() -> None:
+    """H8: the place lasts for a ttl from what kept it last."""
+    hand = begun()
+    hand.reply(Queued(400), None, 4_000, Queued(400), 4_000, None)
+    assert hand.reply(1_000 + TTL_MS - 1) == Poll("the-lock", "c1", keeps_place=True)
+    assert hand.throw(SourceUnavailableError("gone")) == NOW
+    with pytest.raises(SourceUnavailableError):
+        hand.reply(1_000 + TTL_MS)
+
+
 def test_a_waiter_reserves_a_block_too() -> None:
     hand = begun()
     hand.reply(Queued(400), None, 1_010)
     assert hand.reply(BlockSpent()) == ReserveBlock()
-    assert hand.reply(None) == Poll("the-lock", "c1")
+    assert hand.reply(None) == Poll("the-lock", "c1", keeps_place=False)
 
 
 def test_a_waiter_never_sleeps_beyond_its_timeout() -> None:
@@ -249,7 +283,7 @@ def test_a_source_that_ends_every_claim_is_given_up() -> None:
         hand.reply(ClaimEnded())
 
 
-POLL = Poll("the-lock", "c1")
+POLL = Poll("the-lock", "c1", keeps_place=False)
 LONG_AFTER_MS = 10**9
 
 
@@ -374,27 +408,31 @@ def test_an_error_after_a_lost_reply_is_definite_only_if_the_request_changes_not
         assert caught.value.__cause__ is away
 
 
+KEPT_MS = 4_500
+
+
 def in_line(timeout_ms: int | None = None) -> Hand:
-    """Return the flow of a waiter whose queue entry a request confirmed at 1.5 s, and which polls again at 2 s."""
+    """Return the flow of a waiter whose queue entry a request kept at KEPT_MS, and which polls again at 5 s."""
     hand = Hand(acquire(attempt(), may_wait=True, timeout_ms=timeout_ms))
-    assert hand.reply(("c1", 1_000_000), Queued(9), None, 1_500, Queued(9), 1_501, None, 2_000) == POLL
+    assert hand.reply(("c1", 1_000_000), Queued(9), None, KEPT_MS) == POLL._replace(keeps_place=True)
+    assert hand.reply(Queued(9), KEPT_MS + 1, None, 5_000) == POLL
     return hand
 
 
 @pytest.mark.parametrize("lost", [SourceUnavailableError("it restarts"), OutcomeUnknownError("it died")])
 def test_h7_a_waiter_outlives_an_outage_in_which_its_place_is_kept(lost: Exception) -> None:
     hand = in_line()
-    for now_ms in (2_000, 5_000, 1_500 + TTL_MS - 1):
+    for now_ms in (5_000, 8_000, KEPT_MS + TTL_MS - 1):
         for _ in range(1 if isinstance(lost, SourceUnavailableError) else TRIES):
             request = hand.throw(lost)
         assert request == NOW
-        assert hand.reply(now_ms) == Wait(min(RETRY_MS, 1_500 + TTL_MS - now_ms))
-        assert hand.reply(None, now_ms) == POLL
+        assert hand.reply(now_ms) == Wait(min(RETRY_MS, KEPT_MS + TTL_MS - now_ms))
+        assert hand.reply(None, now_ms) == POLL._replace(keeps_place=now_ms >= KEPT_MS + TTL_MS // 3)
     hand.reply(GRANTED, now_ms)
     assert hand.result.token == 7
 
 
-@pytest.mark.parametrize(("timeout_ms", "until_ms"), [(None, 1_500 + TTL_MS), (3_000, 4_000)])
+@pytest.mark.parametrize(("timeout_ms", "until_ms"), [(None, KEPT_MS + TTL_MS), (6_000, 7_000)])
 def test_a_waiter_is_told_of_an_outage_once_its_place_or_its_time_is_over(
     timeout_ms: int | None, until_ms: int
 ) -> None:

@@ -37,6 +37,8 @@ MIN_CLAIMS = 3
 from a late one, for example the first claim after a recovery. That must not make a free lock look busy."""
 RETRY_MS = 500
 """The interval at which a waiter retries a source that is unavailable."""
+KEEPS_PER_TTL = 3
+"""How often a waiter has its place in the queue extended; the polls in between may be answered by reading."""
 MAX_CLAIMS = 100
 """Claims that one acquire may draw before it gives up on a source that ends them all."""
 
@@ -124,13 +126,15 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
 
     Return the time at which the last poll was sent, and its reply.
     """
-    kept_until_ms = request.born_us // US_PER_MS + request.ttl_ms
+    kept_ms = request.born_us // US_PER_MS
     while True:
         sent_ms = yield from ask(NOW)
+        keeps_place = sent_ms >= kept_ms + request.ttl_ms // KEEPS_PER_TTL
         try:
-            reply = yield from ask_source(Poll(request.lock, request.claim))
+            reply = yield from ask_source(Poll(request.lock, request.claim, keeps_place))
         except (SourceUnavailableError, OutcomeUnknownError):
             # The source keeps the claim's place for its ttl: wait that long for a restart or a failover.
+            kept_until_ms = kept_ms + request.ttl_ms
             last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
             now_ms = yield from ask(NOW)
             if now_ms >= last_ms:
@@ -138,12 +142,13 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
             if (yield from ask(Wait(min(RETRY_MS, last_ms - now_ms)))):
                 give_up_ms = now_ms
             continue
-        kept_until_ms = sent_ms + request.ttl_ms
+        kept_ms = sent_ms if keeps_place else kept_ms
         if not isinstance(reply, Queued):
             return sent_ms, reply
         now_ms = yield from ask(NOW)
         if give_up_ms is not None and now_ms >= give_up_ms:
             yield from ask_source(Release(request.lock, request.claim))
             return sent_ms, Busy()
-        if (yield from ask(Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms)))):
+        wait_ms = min(reply.wait_ms, max(0, kept_ms + request.ttl_ms // KEEPS_PER_TTL - now_ms))
+        if (yield from ask(Wait(wait_ms if give_up_ms is None else min(wait_ms, give_up_ms - now_ms)))):
             give_up_ms = now_ms

@@ -61,11 +61,13 @@ class Acquire(NamedTuple):
 class Poll(NamedTuple):
     """Grant the lock to a claim that is already in the queue, if its turn has come.
 
-    Reply: Granted, Queued, ClaimEnded or BlockSpent.
+    `keeps_place`: extend its place in the queue to its ttl from now. Without that a store may answer by reading; one
+    for which it costs nothing may always extend it. Reply: Granted, Queued, ClaimEnded or BlockSpent.
     """
 
     lock: str
     claim: str
+    keeps_place: bool = True
 
 
 class ReserveBlock(NamedTuple):

@@ -22,6 +22,11 @@ class Capabilities:
     """What a source can do: the range and step of its ttl in milliseconds, whether it notifies waiters of a release,
     whether its client speaks asyncio (then it is an AsyncSourceStore too), and how many connections the callers of one
     process may have at a time (None: any number, because they cost nothing).
+
+    `clock` says by which clock another process learns that a lease has expired (H1): the store's own, read inside its
+    decisions; the time that the store states in its replies, which the holder writes down (`dated`: some seconds
+    later); or the observer's own, once it has seen the lease unchanged for its ttl. A wrong clock of the last two costs
+    exclusion, never a guarded write.
     """
 
     ttl_min_ms: int
@@ -30,6 +35,7 @@ class Capabilities:
     notifies: bool
     speaks_asyncio: bool = False
     max_connections: int | None = None
+    clock: Literal["store", "dated", "observer"] = "store"
 
 
 @dataclass(frozen=True, slots=True)

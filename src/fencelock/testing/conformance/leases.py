@@ -13,6 +13,10 @@ THREADS = 4
 ROUNDS = 4
 INSIDE_MS = 5
 TRIES = 10
+DATED_LAG_MS = 4000
+"""How much later than its ttl a lease ends for a process that relies on the dates of a store: whole seconds, a margin
+for machines that differ, and the time of a request.
+"""
 
 
 class LeaseChecks(SourceRig):
@@ -44,6 +48,35 @@ class LeaseChecks(SourceRig):
         self.let_expire()
         require(not self.info().is_held, "H1: an expired lease does not hold the lock")
         self.claimant().granted(self.claimant().acquire(), "H1: another claim can take over an expired lease")
+
+    def test_a_process_that_never_saw_a_lease_takes_it_over_after_it_has_expired(self) -> None:
+        """H1: the run of cron after the one that crashed. `capabilities.clock` says when it can know."""
+        if not self.survives_reopening:
+            return
+        self.brief().hold()
+        self.let_expire()
+        self.reopen()
+        clock = self.store.capabilities.clock
+        if clock == "dated":
+            self.pass_time(DATED_LAG_MS)
+        elif clock == "observer":
+            self.claimant().acquire()  # Busy: the first look only begins to count.
+            self.let_expire()
+        grant = self.claimant().acquire()
+        require(
+            isinstance(grant, ask.Granted), f"H1: by its clock ({clock}), the lease has expired; the reply: {grant}"
+        )
+
+    def test_a_process_that_never_saw_a_lease_leaves_it_alone(self) -> None:
+        """H1: whichever clock it has."""
+        if not self.survives_reopening:
+            return
+        holder, store = self.claimant(), self.store
+        holder.hold()
+        self.reopen()
+        require(isinstance(self.claimant().acquire(), ask.Busy), "H1: a lease outlives the connection that got it")
+        self.store = store
+        require(holder.renew() is None, "H1: and goes on")
 
     def test_renewal_extends_the_lease(self) -> None:
         """H2: a renewal sets the full ttl from the moment of the renewal."""

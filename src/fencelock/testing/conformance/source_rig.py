@@ -78,9 +78,9 @@ class Claimant:
         require(isinstance(reply, requests.Granted), f"{rule}; the reply was {reply}")
         return reply  # type: ignore[no-any-return]
 
-    def poll(self) -> Any:
+    def poll(self, *, keeps_place: bool = True) -> Any:
         """Ask whether this waiter's turn has come."""
-        return self.rig.ask(requests.Poll(self.lock, self.claim))
+        return self.rig.ask(requests.Poll(self.lock, self.claim, keeps_place))
 
     def release(self) -> requests.Released:
         """End the claim."""
@@ -168,6 +168,10 @@ class SourceRig(Rig):
     def brief(self, lock: str = "lock") -> Claimant:
         """Return a new claimant with the short ttl."""
         return self.claimant(lock, self.short_ttl_ms)
+
+    def reopen(self) -> None:
+        """Go on with another store of the same URL, which has seen nothing of what was before, as a new process."""
+        self.store = self.make_store(self.url)
 
     def let_expire(self) -> None:
         """Wait until a lease with the short ttl has expired."""

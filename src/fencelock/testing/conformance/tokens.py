@@ -104,7 +104,7 @@ class TokenChecks(SourceRig):
             return
         before = self.source()
         token = self.claimant("a").hold().token
-        self.store = self.make_store(self.url)
+        self.reopen()
         after = self.source()
         same = (before.source_id, before.history_id) == (after.source_id, after.history_id)
         require(same, "a source that is opened again has its source id and history id")

@@ -120,6 +120,15 @@ class WaitingChecks(SourceRig):
         except (SourceUnavailableError, OutcomeUnknownError):  # A slow machine may lose a brief session, too.
             return False
 
+    def test_a_poll_that_keeps_no_place_takes_the_turn_that_has_come(self) -> None:
+        """H7: a store may answer it by reading, as long as the lock is not free."""
+        holder, (waiter,) = self._queue_of(1)
+        reply = waiter.poll(keeps_place=False)
+        require(isinstance(reply, ask.Queued), f"a waiter polls while the lock is held: {reply}")
+        holder.release()
+        waiter.granted(waiter.poll(keeps_place=False), "H7: the head of the queue gets the free lock by any poll")
+        require(self.info().holder == waiter.holder, f"H7: and holds it: {self.info()}")
+
     def test_a_poll_without_a_place_is_over(self) -> None:
         """H8: a claim that never queued has no turn."""
         require(isinstance(self.claimant().poll(), ask.ClaimEnded), "a claim that never queued has no place")
@@ -139,6 +148,31 @@ class WaitingChecks(SourceRig):
         self.ask(waiter.request(may_wait=True))  # Granted at once, if the machine was so slow.
         self.let_expire()
         waiter.granted(waiter.poll(), "H7: the head of the queue takes over an expired lease")
+
+    def test_a_served_waiter_holds_the_lock_for_as_long_as_it_is_told(self) -> None:
+        """H1: a process that has seen the release before the waiter did must not count from then."""
+        if not self.survives_reopening or (self.clock is None and self.store.capabilities.clock == "store"):
+            return  # The clock of a store decides for all processes alike.
+        for _ in range(TRIES):
+            holder, waiter, onlooker = self.claimant(), self.brief(), self.claimant()
+            holder.hold()
+            waiter.queue()
+            holder.release()
+            here, elsewhere = self.store, self.make_store(self.url)
+            self.store = elsewhere
+            onlooker.acquire()
+            self.pass_time(self.short_ttl_ms * 3 // 4)
+            self.store, sent_us = here, self.now_us()
+            grant = waiter.poll()
+            if isinstance(grant, ask.Granted):  # Else the machine was so slow that the waiter's place has expired.
+                self.pass_time(grant.remaining_ms // 2)
+                self.store = elsewhere
+                reply = onlooker.acquire()
+                is_over = self.now_us() >= sent_us + 1000 * grant.remaining_ms
+                require(is_over or isinstance(reply, ask.Busy), f"H1: others wait for as long as {grant}: {reply}")
+                return
+            waiter.release()
+        raise AssertionError("H7: a waiter is served before its place expires")
 
     def test_a_break_lets_the_queue_move_on(self) -> None:
         """G10: the next holder, with its old queue position or a new one, gets a token above the breaker's."""
