@@ -4,6 +4,8 @@ import json
 import re
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from fencelock._api import lock_options
 from fencelock.cli.doctor import blind_spots
 from fencelock.cli.extensions import LAB_COMMANDS
 from fencelock.cli.output import printable, table
-from fencelock.stores.registry import GUARDS, SOURCES
+from fencelock.protocol import GuardCapabilities
+from fencelock.stores.registry import SOURCES, guard_store
 from tests.cli.program import Program, program
 from tests.support.helpers import wait_until
 
@@ -200,23 +203,39 @@ def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
         ("sqlite:///locks.db", [], "copied over the source's file", "etcd|ZooKeeper|server|pg_|guard's"),
         ("postgresql:///app", ["postgres:///app"], "pg_resetwal", "etcd|ZooKeeper|file|sequencer"),
         ("mariadb://h/app", ["sqlite:///app.db"], "failed over", "etcd|ZooKeeper|pg_|sequencer"),
-        ("etcd://h", ["etcd://h/app"], "key of etcd", "ZooKeeper|file|pg_"),
-        ("zookeeper://h/locks", ["zookeeper://h/app"] * 2, "node of ZooKeeper", "etcd|file|pg_"),
+        ("etcd://h", ["etcd://h/app"], "written at etcd://h:2379/app without the guard", "zookeeper|file|pg_"),
+        ("zookeeper://h/locks", ["zookeeper://h/app"] * 2, "access control lets write there", "etcd|file|pg_"),
         ("other://h", [], "behind any of the --guard URLs", "etcd|ZooKeeper|server|file|a source"),
     ],
 )
 def test_doctor_names_what_it_cannot_see_of_the_stores_in_use_alone(
     source: str, guards: list[str], named: str, not_named: str
 ) -> None:
-    spots = blind_spots(source, guards)
+    spots = blind_spots(source, list(map(guard_store, guards)))
     assert [spot for spot in spots if named in spot]
     assert len(set(spots)) == len(spots)
     assert re.findall(not_named, "; ".join(spots)) == []
 
 
-@pytest.mark.parametrize("scheme", sorted(SOURCES.keys() | GUARDS.keys()))
-def test_doctor_knows_the_blind_spots_of_each_store(scheme: str) -> None:
-    assert len(blind_spots(f"{scheme}://h", [f"{scheme}://h"])) > 2 or scheme == "memory"
+@pytest.mark.parametrize("scheme", sorted(SOURCES))
+def test_doctor_knows_the_blind_spots_of_each_source(scheme: str) -> None:
+    assert len(blind_spots(f"{scheme}://h", [])) > 1 or scheme == "memory"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "named"),
+    [
+        (GuardCapabilities(enforced_by="nobody"), "without the guard, by anybody who reaches it"),
+        (GuardCapabilities(enforced_by="policy"), "by a user whom its access control lets write there"),
+        (GuardCapabilities(enforced_by="store", seal_is_durable=False), "acknowledged and lost"),
+        (GuardCapabilities(enforced_by="store"), None),
+    ],
+)
+def test_doctor_says_what_a_guard_cannot_do(capabilities: GuardCapabilities, named: str | None) -> None:
+    store: Any = SimpleNamespace(url="other://user:secret@h/app", capabilities=capabilities)
+    spots = [spot for spot in blind_spots("other://h", [store]) if "at other://" in spot or "seal that" in spot]
+    assert len(spots) == (named is not None)
+    assert all(named in spot and "secret" not in spot for spot in spots if named is not None)
 
 
 def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(

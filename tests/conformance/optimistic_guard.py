@@ -1,14 +1,20 @@
 """A guard over a target in memory that takes no locks and compares versions at the end, as for etcd and ZooKeeper."""
 
 import itertools
+import json
 import threading
+from dataclasses import replace
+from typing import ClassVar
 
 from fencelock.errors import GuardError
+from fencelock.model import Mark
+from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.optimistic.guard_codec import OptimisticGuardCodec
 from fencelock.stores.optimistic.purging import PurgingGuardCodec
-from fencelock.stores.optimistic.stored_values import FLOORS, StoredValue, encode_entry
+from fencelock.stores.optimistic.stored_values import FLOORS, StoredMark, StoredValue, encode_entry, encode_mark
 
 TARGETS = {}
 
@@ -65,7 +71,7 @@ class Work:
         self.is_over = True
 
 
-class VersionedCodec(PurgingGuardCodec):
+class VersionedOperations:
     """The store's own operations; each is a function of the target."""
 
     def _read(self, resources):
@@ -83,6 +89,10 @@ class VersionedCodec(PurgingGuardCodec):
 
     def _find_conflict(self):
         return (yield lambda target: "is the prefix of a source of locks" if "locks" in target.values else None)
+
+    def _find_traces(self, resource):
+        entries = yield lambda target: [json.loads(target.read(key).value) for key in target.keys("audit")]
+        return any((one["action"], one["resource"]) == ("protect", resource) for one in entries)
 
     def _write(self, changes):
         writes = {("mark", name): value for name, value in changes.writes.items()}
@@ -118,6 +128,14 @@ class VersionedCodec(PurgingGuardCodec):
         changed = yield lambda target: target.swap(expected, writes)
         if changed is not None:
             raise ConflictError(f"{changed} has changed")
+
+
+class VersionedCodec(VersionedOperations, PurgingGuardCodec):
+    """Writes any number of values in one step."""
+
+
+class LoneCodec(VersionedOperations, OptimisticGuardCodec):
+    """Is made for one resource in a step, so it keeps no floors."""
 
 
 class Connection:
@@ -161,14 +179,45 @@ class OptimisticGuard:
     def connect(self):
         return Connection(self.target, self.codec_type(self.url))
 
-    def caller_connection(self, native):
-        raise GuardError("no transaction stays open here")
-
     def install(self):
         pass
 
     def examine(self):
         return []
+
+
+class AsyncConnection(Connection):
+    """The same for tasks."""
+
+    async def perform(self, request):
+        return Connection.perform(self, request)
+
+    async def rollback(self):
+        self.codec.forget()
+
+    def close(self):
+        self.codec.forget()
+
+
+class SpeakingGuard(OptimisticGuard):
+    """Its client speaks asyncio."""
+
+    capabilities = replace(OptimisticGuard.capabilities, speaks_asyncio=True)
+
+    def connect_async(self):
+        return AsyncConnection(self.target, self.codec_type(self.url))
+
+
+class ProtectedGuard(OptimisticGuard):
+    """Where `protect` alone creates a mark."""
+
+    capabilities = replace(OptimisticGuard.capabilities, first_seal_creates=False)
+
+
+class LoneGuard(ProtectedGuard):
+    """One step there writes one resource."""
+
+    capabilities = replace(ProtectedGuard.capabilities, spans_resources=False)
 
 
 class InVersionedTarget:
@@ -180,8 +229,13 @@ class InVersionedTarget:
     def make_url(self):
         return f"memory://{self.folder.name}-optimistic"
 
+    store_type = OptimisticGuard
+
     def make_store(self, url):
-        return OptimisticGuard(url, self.codec_type)
+        return self.store_type(url, self.codec_type)
+
+    def lose_mark(self, resource):
+        self.make_store(self.url).target.swap({}, {("mark", resource): None})
 
     def put(self, native, table, key, value):
         native.put(table, key, value)
@@ -227,6 +281,40 @@ class ReadsNotCompared(VersionedCodec):
     def _write_work(self, work):
         marks = {key: version for key, version in work.expected.items() if key[0] == "mark"}
         yield from self._swap(marks, work.writes)
+
+
+class MissingMarksMadeUp(VersionedCodec):
+    """Takes a resource without a mark for one that was never sealed."""
+
+    def _marks(self, found):
+        return {name: Mark(name, "lock") for name in found if name != FLOORS} | super()._marks(found)
+
+
+class OperatorsIgnored(VersionedCodec):
+    """Keeps what an operator did in the audit alone."""
+
+    def _change_mark(self, request):
+        return self._write_audit(ask.WriteAudit(request.entry))
+
+    ANSWERS: ClassVar = {**VersionedCodec.ANSWERS, ask.ChangeMark: _change_mark}
+
+
+class OperatorsAlwaysAtZero(VersionedCodec):
+    """Makes every mark as a new one."""
+
+    def _change_mark(self, request):
+        yield from super()._change_mark(request._replace(mark=Mark(request.mark.resource, request.mark.lock)))
+
+    ANSWERS: ClassVar = {**VersionedCodec.ANSWERS, ask.ChangeMark: _change_mark}
+
+
+class DeclaringTooMuch(OptimisticGuard):
+    capabilities = GuardCapabilities(enforced_by="policy")
+
+
+class SealingToProve(OptimisticGuard):
+    def prove(self):
+        self.target.swap({}, {("mark", "r"): encode_mark(StoredMark(Mark("r", "lock", 1)))})
 
 
 class RefusalsIgnored(VersionedCodec):

@@ -29,6 +29,7 @@ from tests.conformance.broken_guards import (
 )
 from tests.conformance.broken_sources import BROKEN, LastInFirstOut
 from tests.conformance.memory_guard import InTarget
+from tests.conformance.test_created_marks import BROKEN as BROKEN_DECLARATIONS
 from tests.conformance.test_memory import InMemory
 from tests.conformance.thread_sources import BROKEN_BY_A_THREAD
 
@@ -230,7 +231,8 @@ def test_every_check_rejects_some_broken_guard():
         "test_closing_does_not_disturb_a_newer_holder",
         "test_outranking_a_holder_of_the_same_token_is_a_collision",
     }
-    assert checks == above | {check for _, check in (*BROKEN_GUARDS, *BROKEN_DECISIONS)}
+    beside = {check for *_, check in (*BROKEN_GUARDS, *BROKEN_DECISIONS, *BROKEN_DECLARATIONS)}
+    assert checks == above | beside
 
 
 def test_failures_reports_each_failed_check():

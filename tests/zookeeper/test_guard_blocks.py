@@ -218,7 +218,7 @@ def test_a_wrong_version_access_list_or_path_is_refused_at_once(scene: Scene) ->
 
 def test_no_transaction_of_the_callers_own_can_be_checked(scene: Scene) -> None:
     for use in (scene.guard.seal, scene.guard.check):
-        with pytest.raises(GuardError, match="ZooKeeper has no transaction that stays open"):
+        with pytest.raises(GuardError, match=r"zookeeper://\S+ has no transaction that stays open"):
             use(scene.lease, connection=scene.direct.transaction())
 
 

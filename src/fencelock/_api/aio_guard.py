@@ -28,7 +28,7 @@ from fencelock._api.validation import (
     check_rebuilt,
     check_roles,
     check_tables,
-    scope_of,
+    scope_at,
 )
 from fencelock._drivers.guard import run_async
 from fencelock._flows import admin, rights
@@ -64,7 +64,7 @@ def guard(
     threads (SQLite).
     """
     store = guard_store(url)
-    return AsyncGuard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+    return AsyncGuard(store, scope_at(store, resource, resources, lock, independent=independent), hooks)
 
 
 class AsyncGuard(BaseGuard):
@@ -134,7 +134,7 @@ class AsyncGuard(BaseGuard):
 
     async def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource of the guard, by its name."""
-        return await self._executor.run(self._core.marks_flow())
+        return await self._executor.read(self._core.marks_flow())
 
     async def install(self) -> None:
         """Make the guard's half of fencelock's schema if the store has none; as `fencelock.Guard.install`."""
@@ -152,14 +152,15 @@ class AsyncGuard(BaseGuard):
         As `fencelock.Guard.protect`; `source` is an async or a sync one.
         """
         self._only_resource("protect")
-        check_protect(tables, mode)
+        check_protect(self._core.store, self._core.scope, tables, mode)
         info = None if source is None else await _source_info(source)
-        asked = (self._core.scope, tables, mode, info, default_holder())
+        who = default_holder()
+        asked = (self._core.scope, tables, mode, info, who)
         if connection is None:
             self._check_free()
             await self._executor.repair()
             await self._executor.install()
-            await self._operate(admin.protect(*asked))
+            await self._operate(admin.protect(*asked) if tables else admin.create_mark(self._core.scope, info, who))
         else:
             inside = self._inside(connection)
             await self._executor.install()

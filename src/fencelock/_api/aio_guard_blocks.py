@@ -148,6 +148,7 @@ class AsyncAdmission(UncopyableBlock):
         if self._connection is None:
             core, credential = self._core, self._credential
             credential.check_valid()
+            await self._executor.prove()
             connection = self._executor.caller_connection(self._native)
             with core.emitting_refusals(credential):
                 sealed = await run_async(core.check_flow(credential, self._once, may_raise=self._may_raise), connection)

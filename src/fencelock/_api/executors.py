@@ -8,12 +8,15 @@ to its end even if its task is cancelled.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential, asking
 from fencelock._api.guard_core import FAILED, ROLLED_BACK, GuardCore, GuardedWork, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once
+from fencelock._api.proving import is_proven, prove
+from fencelock._api.validation import check_keeps_open
 from fencelock._drivers.aio import Threads
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
@@ -21,7 +24,13 @@ from fencelock._flows import admin
 from fencelock.errors import GuardError
 from fencelock.model import SourceInfo, default_holder
 from fencelock.protocol.guard_requests import GuardFlow
-from fencelock.protocol.stores import AsyncGuardConnection, AsyncGuardStore, GuardConnection
+from fencelock.protocol.stores import (
+    AsyncCallerGuardStore,
+    AsyncGuardConnection,
+    AsyncGuardStore,
+    GuardConnection,
+    GuardStore,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -42,8 +51,14 @@ class AsyncWork(Protocol):
 class Executor(Protocol):
     """Does a guard's work for tasks."""
 
+    async def prove(self) -> None:
+        """Have the store prove itself, unless it has in this process."""
+
     async def run(self, flow: GuardFlow[Result]) -> Result:
-        """Run a flow on a connection of the guard's own."""
+        """Run a flow that changes something, on a connection of the guard's own."""
+
+    async def read(self, flow: GuardFlow[Result]) -> Result:
+        """Run a flow that changes nothing."""
 
     async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
@@ -76,8 +91,17 @@ class AsyncioExecutor:
         self._core = core
         self._store = cast("AsyncGuardStore", core.store)
 
+    async def prove(self) -> None:
+        """Have the store prove itself, unless it has in this process."""
+        await _prove(self._core.store)
+
     async def run(self, flow: GuardFlow[Result]) -> Result:
-        """Run a flow on a connection of the guard's own."""
+        """Run a flow that changes something, on a connection of the guard's own."""
+        await self.prove()
+        return await self.read(flow)
+
+    async def read(self, flow: GuardFlow[Result]) -> Result:
+        """Run a flow that changes nothing."""
         connection = self._store.connect_async()
         try:
             return await run_async(flow, connection)
@@ -98,19 +122,11 @@ class AsyncioExecutor:
 
     async def install(self) -> None:
         """Create the store's schema if it has none."""
-        await self._run_in_thread(self._store.install)
+        await _run_in_thread(self._store.install)
 
     async def repair(self) -> None:
         """Create again what somebody has dropped of the store's schema."""
-        await self._run_in_thread(lambda: repair(self._store))
-
-    async def _run_in_thread(self, work: Callable[[], None]) -> None:
-        """Do what is rare enough for a thread of its own."""
-        threads = Threads()
-        try:
-            await threads.run(work)
-        finally:
-            threads.close()
+        await _run_in_thread(partial(repair, self._store))
 
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "AsyncioWork":
         """Return a guarded transaction that has not begun."""
@@ -118,7 +134,22 @@ class AsyncioExecutor:
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own."""
-        return self._store.async_caller_connection(native)
+        check_keeps_open(self._store, native)
+        return cast("AsyncCallerGuardStore", self._store).async_caller_connection(native)
+
+
+async def _prove(store: GuardStore) -> None:
+    if not is_proven(store):
+        await _run_in_thread(partial(prove, store))
+
+
+async def _run_in_thread(work: Callable[[], None]) -> None:
+    """Do what is rare enough for a thread of its own."""
+    threads = Threads()
+    try:
+        await threads.run(work)
+    finally:
+        threads.close()
 
 
 class AsyncioWork:
@@ -142,6 +173,7 @@ class AsyncioWork:
         core, credential = self._core, self._credential
         self._began_s = time.monotonic()
         with asking(credential):
+            await _prove(core.store)
             connection = self._store.connect_async()
         try:
             with core.emitting_refusals(credential):
@@ -187,9 +219,17 @@ class ThreadExecutor:
         self._beginnings = UncancelledThreads()
         self._ends = UncancelledThreads()
 
+    async def prove(self) -> None:
+        """Have the store prove itself, unless it has in this process."""
+        await _prove(self._core.store)
+
     async def run(self, flow: GuardFlow[Result]) -> Result:
-        """Run a flow on a connection of the guard's own."""
+        """Run a flow that changes something, on a connection of the guard's own."""
         return await self._beginnings.run(self._core.run, flow)
+
+    async def read(self, flow: GuardFlow[Result]) -> Result:
+        """Run a flow that changes nothing."""
+        return await self._beginnings.run(self._core.read, flow)
 
     async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
@@ -213,7 +253,7 @@ class ThreadExecutor:
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's own in the loop's thread, where that is."""
-        return CallerThreadConnection(self._core.store.caller_connection(native))
+        return CallerThreadConnection(self._core.caller_connection(native))
 
 
 class ThreadWork:

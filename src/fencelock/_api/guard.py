@@ -17,6 +17,7 @@ from fencelock._api.guard_blocks import Admission, GuardedTransaction
 from fencelock._api.guard_core import check_free, check_transactional_ddl, repair
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
+from fencelock._api.proving import prove
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -25,7 +26,7 @@ from fencelock._api.validation import (
     check_rebuilt,
     check_roles,
     check_tables,
-    scope_of,
+    scope_at,
 )
 from fencelock._drivers.guard import run
 from fencelock._flows import admin, rights
@@ -42,7 +43,7 @@ from fencelock.model import (
 )
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Right
-from fencelock.protocol.stores import GuardConnection
+from fencelock.protocol.stores import GuardConnection, GuardStore
 from fencelock.stores.registry import Location, guard_store
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def guard(
     only if nothing written here depends on what was read there. ConfigError if an argument is outside its contract.
     """
     store = guard_store(url)
-    return Guard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+    return Guard(store, scope_at(store, resource, resources, lock, independent=independent), hooks)
 
 
 class Guard(BaseGuard):
@@ -174,18 +175,23 @@ class Guard(BaseGuard):
         lock's source: the mark is raised to its last token, so that current holders must acquire the lock again. With
         `connection`, a client's connection inside your own transaction, all of it happens in that one, and ends with
         it; before DDL on a protected table, enter `rebuilding`. GuardError if a table cannot be protected or belongs
-        to another resource; UnsupportedError from a store without triggers (etcd, ZooKeeper), and with `connection`
-        from one whose DDL commits (MySQL).
+        to another resource; UnsupportedError with `connection` from a store whose DDL commits (MySQL).
+
+        UnsupportedError from a store without triggers: at etcd and ZooKeeper the first seal binds the resource. Where
+        no seal creates a mark, call it without tables: it creates the mark, and leaves one that exists. GuardError if
+        the mark is known to be lost: then, and whenever you cannot tell, name the `source`, whose last token the new
+        mark becomes.
         """
         self._only_resource("protect")
-        check_protect(tables, mode)
+        check_protect(self._core.store, self._core.scope, tables, mode)
         info = None if source is None else _source_info(source)
-        asked = (self._core.scope, tables, mode, info, default_holder())
+        who = default_holder()
+        asked = (self._core.scope, tables, mode, info, who)
         if connection is None:
             check_free(self.url)
             repair(self._core.store)
             self._core.store.install()
-            self._operate(admin.protect(*asked))
+            self._operate(admin.protect(*asked) if tables else admin.create_mark(self._core.scope, info, who))
         else:
             inside = self._inside(connection)
             self._core.store.install()
@@ -220,7 +226,7 @@ class Guard(BaseGuard):
 
     def _inside(self, native: Any) -> GuardConnection:
         check_free(self.url)
-        connection = self._core.store.caller_connection(native)
+        connection = self._core.caller_connection(native)
         check_transactional_ddl(self._core.store)
         return connection
 
@@ -313,12 +319,18 @@ def inspect_resources(url: str, resource: str | None = None) -> ResourceReport:
     """
     if resource is not None:
         check_resource_name(resource)
-    return operate_on(url, ask(InspectResources(resource)))
+    return _run_at(guard_store(url), ask(InspectResources(resource)))
 
 
 def operate_on(url: str, flow: GuardFlow[Result]) -> Result:
-    """Run an operator's flow that concerns the store at `url`, and no lock."""
-    connection = guard_store(url).connect()
+    """Run an operator's flow that changes the store at `url`, and concerns no lock."""
+    store = guard_store(url)
+    prove(store)
+    return _run_at(store, flow)
+
+
+def _run_at(store: GuardStore, flow: GuardFlow[Result]) -> Result:
+    connection = store.connect()
     try:
         return run(flow, connection)
     finally:

@@ -82,7 +82,7 @@ class Admission(UncopyableBlock):
         self._credential = credential
         self._limit = IdleLimit(credential)
         self._once = once
-        self._connection = core.store.caller_connection(native)
+        self._connection = core.caller_connection(native)
         self._presented: tuple[str, ...] = ()
         self._block = object()
         core.check(credential, self._connection, once, may_raise=may_raise)

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fencelock._api.credentials import Credential, asking
 from fencelock._api.idle_limit import IdleLimit, left_ms
 from fencelock._api.once import Once
+from fencelock._api.proving import prove
+from fencelock._api.validation import check_keeps_open
 from fencelock._drivers.guard import run
 from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
@@ -25,7 +27,7 @@ from fencelock.hooks import Event, Hooks, emit, is_observed
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import GuardFlow, InspectResources
-from fencelock.protocol.stores import GuardConnection, GuardStore, SQLGuardStore
+from fencelock.protocol.stores import CallerGuardStore, GuardConnection, GuardStore, SQLGuardStore
 
 
 class OpenBlock:
@@ -109,16 +111,27 @@ class GuardCore:
         self.hooks = hooks
 
     def run(self, flow: GuardFlow[Result]) -> Result:
-        """Run a flow on a connection of the guard's own."""
+        """Run a flow that changes something, on a connection of the guard's own."""
+        prove(self.store)
+        return self.read(flow)
+
+    def read(self, flow: GuardFlow[Result]) -> Result:
+        """Run a flow that changes nothing."""
         connection = self.store.connect()
         try:
             return run(flow, connection)
         finally:
             connection.close()
 
+    def caller_connection(self, native: Any) -> GuardConnection:
+        """Return a connection that uses the caller's own."""
+        check_keeps_open(self.store, native)
+        prove(self.store)
+        return cast("CallerGuardStore", self.store).caller_connection(native)
+
     def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource; token 0 if it was never sealed."""
-        return self.run(self.marks_flow())
+        return self.read(self.marks_flow())
 
     def is_sealed(self, credential: Credential) -> bool:
         """Return whether this tenure is known to have sealed every resource."""
@@ -294,6 +307,7 @@ class GuardedWork:
         core, credential = self._core, self._credential
         self._began_s = time.monotonic()
         with asking(credential):
+            prove(core.store)
             self._connection = core.store.connect()
         try:
             opened = run(core.open_flow(credential, self._limit, self._once), self._connection)

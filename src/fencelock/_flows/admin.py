@@ -7,7 +7,8 @@ refuses the lease that held its token. Never: a mark moved to a source whose nex
 
 from fencelock._flows.admit import admit
 from fencelock._flows.conflicts import retry_on_conflict
-from fencelock._flows.guarding import check_bound, check_lasts, check_lock, read_marks
+from fencelock._flows.guarding import check_bound, check_lasts, check_lock
+from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError, GuardError, StaleTokenError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo
@@ -22,10 +23,12 @@ from fencelock.protocol.guard_requests import (
     GuardFlow,
     HoldMarks,
     Protect,
+    ReadMarks,
     Restore,
     SetSavepoint,
     UndoToSavepoint,
     Unprotect,
+    WasProtected,
     WriteAudit,
 )
 
@@ -57,6 +60,33 @@ def _protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInf
     done = yield from ask(Protect(mark.resource, scope.lock, tables, mode))
     if done.changed:
         yield from _switch(mark, done.changed, mode, source, who)
+
+
+@retry_on_conflict
+def create_mark(scope: Scope, source: SourceInfo | None, who: str) -> GuardFlow[None]:
+    """Create the mark of the guard's one resource where no seal does, bound to the guard's lock; leave one that exists.
+
+    With its source the mark is the last token, which refuses every lease until now: so it replaces one that was lost.
+    """
+    if source is not None:
+        check_lasts(scope, source.source_id)
+    yield Begin()
+    (resource,) = scope.resources
+    known = yield from ask(ReadMarks(scope.resources))
+    if resource in known:
+        check_bound(known[resource], scope.lock)
+    else:
+        mark = Mark(resource, scope.lock)
+        if source is not None and source.last_token:
+            mark = Mark(resource, scope.lock, source.last_token, source.source_id, source.history_id)
+        elif source is None and (yield from ask(WasProtected(resource))):
+            raise GuardError(
+                f"resource {resource!r} at {scope.url} was protected before, and its mark is gone: creating it again "
+                f"raises it to the last token of its source, so say which: source=… (or --source URL)"
+            )
+        why = "no source was named" if source is None else f"after the last token of source {source.source_id}"
+        yield ChangeMark(mark, AuditEntry("protect", resource, 0, mark.token, who, why))
+    yield Commit()
 
 
 def hold(scope: Scope) -> GuardFlow[None]:
@@ -153,7 +183,7 @@ def raise_to(
     if isinstance(to, SourceInfo):
         check_lasts(scope, to.source_id)
     yield Begin()
-    for mark in (yield from read_marks(scope)):
+    for mark in (yield from read_marks(scope, is_to_create=True)):
         check_bound(mark, scope.lock)
         if isinstance(to, SourceInfo):
             yield from _raise(mark, to, "raise-to", who, reason, is_implausible=is_implausible)

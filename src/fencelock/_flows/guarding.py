@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.conflicts import retry_on_conflict
+from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
     GuardError,
@@ -34,7 +35,6 @@ from fencelock.protocol.guard_requests import (
     Open,
     Present,
     RaiseMarks,
-    ReadMarks,
     ReadProtections,
     RecordRefusal,
     Unpresent,
@@ -130,7 +130,7 @@ def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFl
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> GuardFlow[Sealed]:
     yield Begin()
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, shared_by=None if rewritten else sequencer.digest)):
+    for mark in (yield from read_marks(scope, tenure, shared_by=None if rewritten else sequencer.digest)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -152,18 +152,6 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
         sequencer.digest,
         is_closed,
     )
-
-
-def read_marks(
-    scope: Scope, resources: tuple[str, ...] | None = None, *, shared_by: str | None = None
-) -> GuardFlow[tuple[Mark, ...]]:
-    """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
-
-    `shared_by`: the marks with this digest will not be written.
-    """
-    wanted = scope.resources if resources is None else resources
-    known = yield from ask(ReadMarks(wanted, shared_by))
-    return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
 def check_bound(mark: Mark, lock: str) -> None:
@@ -213,7 +201,7 @@ def _refusals(
 ) -> GuardFlow[tuple[Refused, ...]]:
     """Raise the error of `admit` for a mark that is not the sequencer's; return the refusals of observe mode."""
     refused = []
-    for mark in (yield from read_marks(scope, refused_resources)):
+    for mark in (yield from read_marks(scope, tenure, refused_resources)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -240,7 +228,7 @@ def explain_conflict(
 ) -> GuardFlow[NoReturn]:
     """Raise the error for a block that the store refused to write at its end."""
     yield Begin()
-    for mark in (yield from read_marks(scope)):
+    for mark in (yield from read_marks(scope, tenure)):
         check_bound(mark, scope.lock)
         admit(mark, sequencer, was_sealed=tenure.has_sealed((scope.url, mark.resource)))
     raise GuardError(
@@ -276,7 +264,7 @@ def check(
     is_to_raise = may_raise and not tenure.has_sealed(*scope.keys)
     can_raise = yield from ask(Join(scope.resources, is_to_raise, limit_ms))
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, shared_by=sequencer.digest)):
+    for mark in (yield from read_marks(scope, tenure, shared_by=sequencer.digest)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -313,7 +301,7 @@ def close(scope: Scope, sequencer: Sequencer, claim: str, tenure: Tenure) -> Gua
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
         yield Begin()
         raised, closed = [], []
-        for mark in (yield from read_marks(scope)):
+        for mark in (yield from read_marks(scope, tenure)):
             if (yield from _may_close(mark, scope, sequencer, tenure)):
                 closed.append(mark.resource)
                 if mark.token < sequencer.token:

@@ -8,7 +8,7 @@ what its source has issued.
 from typing import NamedTuple
 
 from fencelock._flows.conflicts import retry_on_conflict
-from fencelock._flows.guarding import read_marks
+from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope
 from fencelock.model import Mark, SigningKey, SourceInfo
 from fencelock.protocol.generators import ask

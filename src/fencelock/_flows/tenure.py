@@ -18,21 +18,32 @@ Key = tuple[str, str]
 class Scope:
     """What one guard watches over: resources at one URL, which the holder of one lock may write.
 
-    `keys` identify the resources in a tenure's memory, among the resources of all its guards.
+    `keys` identify the resources in a tenure's memory, among the resources of all its guards. `first_seal_creates` is
+    the store's: elsewhere a resource without a mark refuses every lease.
     """
 
-    __slots__ = ("is_independent", "keys", "lock", "resources", "url")
+    __slots__ = ("first_seal_creates", "is_independent", "keys", "lock", "resources", "url")
 
-    def __init__(self, url: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        resources: tuple[str, ...],
+        lock: str,
+        *,
+        is_independent: bool = False,
+        first_seal_creates: bool = True,
+    ) -> None:
         self.url = url
         self.resources = resources
         self.lock = lock
         self.is_independent = is_independent
+        self.first_seal_creates = first_seal_creates
         self.keys: tuple[Key, ...] = tuple((url, resource) for resource in resources)
 
     def bound_to(self, lock: str) -> "Scope":
         """Return the same scope for another lock."""
-        return Scope(self.url, self.resources, lock, is_independent=self.is_independent)
+        kept = {"is_independent": self.is_independent, "first_seal_creates": self.first_seal_creates}
+        return Scope(self.url, self.resources, lock, **kept)
 
     def keys_without(self, resources: Collection[str]) -> tuple[Key, ...]:
         """Return the keys of all but these resources."""

@@ -16,7 +16,8 @@ from fencelock._api.lock_options import resolve_url
 from fencelock.cli.errors import NEGATIVE_RESULT
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
-from fencelock.stores.registry import EXTRAS, guard_store, guard_url
+from fencelock.protocol.stores import GuardStore
+from fencelock.stores.registry import EXTRAS, guard_store, guard_url, shown_url
 
 VERIFY_NAMES = "fencelock-verify-"
 """The prefix of the resources that a campaign of `fencelock verify` creates."""
@@ -40,9 +41,7 @@ UNSEEN_OF_SOURCE = {
     "zookeeper": (_RESTORED, _FORGER),
 }
 UNSEEN_OF_GUARD = {
-    "etcd": ("a key of etcd that a user who may write there writes without the guard",),
     "sqlite": ("a copy of the guard's file, and what is written to it",),
-    "zookeeper": ("a node of ZooKeeper that a user who may write there writes without the guard",),
 }
 UNSEEN_OF_ALL_GUARDS = "marks that were restored with their data, and are older than the last holder"
 UNSEEN_ELSEWHERE = "a resource that is not behind any of the --guard URLs given"
@@ -70,7 +69,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
             if is_open and all(one.code != GUARD_REFUSED for one in found):
                 found += [*_compare(url, connected.describe()), *_unsigned(url, connected)]
             findings += [one for one in found if not _is_left_by_verify(one)]
-    unseen = blind_spots(connected.url, guards)
+    unseen = blind_spots(connected.url, list(stores.values()))
     data = {"findings": [asdict(finding) for finding in findings], "unseen": unseen}
     emit(data, as_json, _findings_as_text(findings, unseen))
     return NEGATIVE_RESULT if findings else 0
@@ -146,11 +145,22 @@ def _unsigned(url: str, source: fencelock.Source) -> Iterator[fencelock.Finding]
             )
 
 
-def blind_spots(source: str, guards: Sequence[str]) -> list[str]:
+def blind_spots(source: str, guards: Sequence[GuardStore]) -> list[str]:
     """Return what no check sees of these stores."""
-    of_guards = dict.fromkeys(spot for url in guards for spot in UNSEEN_OF_GUARD.get(_system(url), ()))
+    of_guards = dict.fromkeys(spot for store in guards for spot in _unseen_of(store))
     of_all = [UNSEEN_OF_ALL_GUARDS] if guards else []
     return [*UNSEEN_OF_SOURCE.get(_system(source), ()), *of_guards, *of_all, UNSEEN_ELSEWHERE]
+
+
+def _unseen_of(store: GuardStore) -> Iterator[str]:
+    yield from UNSEEN_OF_GUARD.get(_system(store.url), ())
+    can, where = store.capabilities, shown_url(store.url)
+    if can.enforced_by == "policy":
+        yield f"what is written at {where} without the guard, by a user whom its access control lets write there"
+    if can.enforced_by == "nobody":
+        yield f"what is written at {where} without the guard, by anybody who reaches it"
+    if not can.seal_is_durable:
+        yield f"a seal that {where} acknowledged and lost: its own holder is told, and a later one is not"
 
 
 def _system(url: str) -> str:

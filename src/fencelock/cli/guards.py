@@ -65,6 +65,10 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
     them. Going from observe to enforce needs --source, the source of the lock: the current holder
     of the lock must then acquire it again. Safe to repeat.
 
+    A store without triggers has no tables to protect. Where no lease may create the mark of a resource,
+    this command creates it, without --table. If the mark was lost, name --source: the new mark refuses
+    every token that was issued until then.
+
     \b
     Examples:
       fencelock protect sqlite:////srv/app.db --resource reports \\
@@ -78,17 +82,20 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
         scripts = list(_policies(url, resource, lock, source, roles))
         emit(scripts, as_json, "\n".join(scripts))
         return
-    if not tables:
+    store = guard_store(url)
+    if not tables and store.capabilities.enforced_by == "store":
         raise click.UsageError("name a table to protect: --table T")
     guard = fencelock.guard(url, resource=resource, lock=lock)
     if roles:
         # First: a store without rights refuses this, and then nothing is protected either.
-        guard_store(url).install()
+        store.install()
         guard.grant(*roles)
-    with showing_work(f"protecting {len(tables)} tables: each is read once, and waits for open writers"):
+    of_tables = f"protecting {len(tables)} tables: each is read once, and waits for open writers"
+    with showing_work(of_tables if tables else "creating the mark"):
         guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
     seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
+    lines += [f"its mark is {mark.token}: it takes higher tokens" for mark in seen.marks if not tables]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
     lines += [f"role {printable(right.role)}: may write" for right in rights_to(resource, seen)]
     emit(marks_as_json(seen), as_json, "\n".join(lines))

@@ -14,7 +14,7 @@ from fencelock.cli.errors import complain
 from fencelock.cli.options import json_option, reason_option, resource_option
 from fencelock.cli.output import emit, printable, table, token_text
 from fencelock.protocol.guard_requests import Floor, Observation, ResourceReport, Right
-from fencelock.stores.registry import guard_url
+from fencelock.stores.registry import guard_store, guard_url
 
 
 @click.command()
@@ -118,7 +118,9 @@ def _raise_all(
     """Raise the mark of the resource; or the floor, for the resources whose mark was not restored, and every mark of
     the source.
     """
-    if resource is None and _floor_in(seen, source.source_id) < source.last_token:
+    # Where no floor is kept, no seal creates a mark either.
+    keeps_floors = guard_store(url).capabilities.spans_resources
+    if resource is None and keeps_floors and _floor_in(seen, source.source_id) < source.last_token:
         fencelock.set_floor(url, source.source_id, source.last_token, reason=reason)
     foreign = [mark for mark in seen.marks if mark.source_id not in (None, source.source_id)]
     own = [mark.resource for mark in seen.marks if mark not in foreign] if resource is None else [resource]

@@ -21,6 +21,7 @@ from fencelock.protocol.mark_requests import PurgeMarks as PurgeMarks
 from fencelock.protocol.mark_requests import RaiseMarks as RaiseMarks
 from fencelock.protocol.mark_requests import ReadMarks as ReadMarks
 from fencelock.protocol.mark_requests import SetFloor as SetFloor
+from fencelock.protocol.mark_requests import WasProtected as WasProtected
 from fencelock.protocol.mark_requests import WriteAudit as WriteAudit
 from fencelock.protocol.table_requests import ENFORCE as ENFORCE
 from fencelock.protocol.table_requests import OBSERVE as OBSERVE
@@ -270,9 +271,9 @@ class ResourceReport(NamedTuple):
 
 Result = TypeVar("Result")
 GuardRequest = (
-    Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WriteAudit | FindOldMarks
-    | PurgeMarks | SetFloor | Join | Present | Unpresent | BeginEffect | ReadEffect | WriteEffect | PurgeEffects
-    | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures | HoldMarks | SetSavepoint
+    Begin | Commit | Open | Finish | ReadMarks | RaiseMarks | CloseMarks | ChangeMark | WasProtected | WriteAudit
+    | FindOldMarks | PurgeMarks | SetFloor | Join | Present | Unpresent | BeginEffect | ReadEffect | WriteEffect
+    | PurgeEffects | GrantRight | RevokeRights | EndSessions | WriteKeys | RequireSignatures | HoldMarks | SetSavepoint
     | UndoToSavepoint | ReadProtections | Protect | Unprotect | Restore | RecordRefusal | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""

@@ -68,6 +68,14 @@ class ChangeMark(NamedTuple):
     is_implausible: bool = False
 
 
+class WasProtected(NamedTuple):
+    """Find out whether a resource that has no mark now was protected before, as far as the store still knows.
+    Reply: bool. Sent between Begin and Commit, to stores whose first seal does not create the mark.
+    """
+
+    resource: str
+
+
 class WriteAudit(NamedTuple):
     """Write an audit entry about something other than a mark. Reply: None."""
 

@@ -44,7 +44,7 @@ class GuardCapabilities:
 
     `enforced_by` says who refuses a writer that presents no token: the store itself, its access control if an operator
     sets it up as `policy` prints it, or nobody. `spans_resources`: one step may write the marks and data of several
-    resources. `keeps_open`: a transaction stays open between its statements, so a caller's own can be used.
+    resources. `keeps_open`: a transaction stays open between its statements, so that it is a CallerGuardStore.
     `seal_is_durable`: an acknowledged seal outlives a crash or failover of the store. `first_seal_creates`: the first
     seal of a resource creates its mark; elsewhere `protect` does, and a mark that is missing admits nobody.
     `max_writes` and `max_request_bytes` limit one block (None: the store has no limit of its own).
@@ -179,14 +179,29 @@ class GuardStore(Protocol):
     def connect(self) -> GuardConnection:
         """Return a connection of the guard's own; an error in opening it is raised by its first request."""
 
-    def caller_connection(self, native: Any) -> GuardConnection:
-        """Return a connection that uses the caller's own, which is inside a transaction; GuardError if it is not."""
-
     def install(self) -> None:
         """Create the schema, unless the first use does; safe to run concurrently and repeatedly."""
 
     def examine(self) -> list[Finding]:
         """Return the problems of this resource's setup that break its guarantees, for `fencelock doctor`."""
+
+
+class CallerGuardStore(GuardStore, Protocol):
+    """A guarded store whose transactions stay open, so that a caller's own can be used (`keeps_open`)."""
+
+    def caller_connection(self, native: Any) -> GuardConnection:
+        """Return a connection that uses the caller's own, which is inside a transaction; GuardError if it is not."""
+
+
+class ProvableGuardStore(GuardStore, Protocol):
+    """A guarded store that a server may serve which does not keep what the guard relies on, such as conditions."""
+
+    def prove(self) -> None:
+        """Try what the guard relies on; UnsupportedError if the server does not keep it. Changes no mark and no data.
+
+        Each process calls it before it first seals a resource or changes a mark there, in any thread, and again only
+        until it has succeeded once.
+        """
 
 
 class FrameworkConnection(GuardConnection, Protocol):
@@ -208,7 +223,7 @@ class FrameworkConnection(GuardConnection, Protocol):
 
 
 @runtime_checkable
-class SQLGuardStore(GuardStore, Protocol):
+class SQLGuardStore(CallerGuardStore, Protocol):
     """A guarded database that frameworks also reach, through a DB-API driver of their choice."""
 
     has_transactional_ddl: bool
@@ -262,6 +277,10 @@ class AsyncGuardStore(GuardStore, Protocol):
 
     def connect_async(self) -> AsyncGuardConnection:
         """Return a connection for the running loop; an error in opening it is raised by its first request."""
+
+
+class AsyncCallerGuardStore(CallerGuardStore, AsyncGuardStore, Protocol):
+    """The same for a store whose client also speaks asyncio."""
 
     def async_caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Return a connection that uses the caller's asynchronous one; the twin of `caller_connection`."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.credentials import MEMORY, SequencerCredential
 from fencelock._api.guard import Guard
-from fencelock._api.validation import scope_of
+from fencelock._api.validation import scope_at
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import MIN_CLAIMS, Attempt, acquire
@@ -153,9 +153,9 @@ class HolderCredential(SequencerCredential):
 
 def sync_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> Guard:
     """Return a guard over a store that no URL needs to lead to."""
-    return Guard(store, scope_of(store.url, None, resources, lock, independent=independent), NO_HOOKS)
+    return Guard(store, scope_at(store, None, resources, lock, independent=independent), NO_HOOKS)
 
 
 def async_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> AsyncGuard:
     """Return an async guard over a store that no URL needs to lead to."""
-    return AsyncGuard(store, scope_of(store.url, None, resources, lock, independent=independent), NO_HOOKS)
+    return AsyncGuard(store, scope_at(store, None, resources, lock, independent=independent), NO_HOOKS)

@@ -40,7 +40,8 @@ class RebuildingSchemaEditor:
         connection, table = self.connection, model._meta.db_table  # noqa: SLF001 - Django's documented name.
         if self.collect_sql or _GUARDS_TABLE not in connection.introspection.table_names():
             return remake(model, *args, **options)
-        there: Any = guard_store(url_of(connection.alias)).caller_connection(connection.connection)
+        store: Any = guard_store(url_of(connection.alias))
+        there = store.caller_connection(connection.connection)
         found = [one for one in there.perform(ReadProtections(None)) if one.table.casefold() == table.casefold()]
         if not found:
             return remake(model, *args, **options)

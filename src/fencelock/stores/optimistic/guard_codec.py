@@ -61,7 +61,7 @@ class OptimisticGuardCodec(EffectsCodec):
     @abstractmethod
     def _read(self, resources: Iterable[str]) -> Operations:
         """Return the stored marks of these resources by name, and the floors if FLOORS is one of the names, from a
-        linearizable read.
+        linearizable read. A store without floors has no value for them.
         """
 
     @abstractmethod
@@ -199,14 +199,15 @@ class OptimisticGuardCodec(EffectsCodec):
         yield from ()
         return ()
 
-    def _protect(self, request: ask.Protect) -> Operations:
+    def _was_protected(self, request: ask.WasProtected) -> Operations:
+        return (yield from self._find_traces(request.resource))
+
+    def _find_traces(self, resource: str) -> Operations:
+        """Return whether something shows that a resource without a mark had one: overridden by a store that can tell,
+        by an audit entry with the action `protect` for example.
+        """
         yield from ()
-        raise UnsupportedError(
-            f"{self._url} has no triggers, so it cannot refuse a write by itself and {request.tables[0]!r} cannot be "
-            f"protected. The first seal binds resource {request.resource!r} to lock {request.lock!r}. Use the store's "
-            f"own access control: give the right to write there only to the user whose code writes inside "
-            f"`with guard.transaction(lease)`"
-        )
+        return False
 
     def _unprotect(self, request: ask.Unprotect) -> Operations:
         yield from ()
@@ -215,6 +216,13 @@ class OptimisticGuardCodec(EffectsCodec):
     def _refuse(self, request: Any) -> Operations:
         yield from ()
         raise unsupported(request, self._url)
+
+    def _refuse_purge(self, _: Any) -> Operations:
+        yield from ()
+        raise UnsupportedError(
+            f"{self._url} purges no marks and keeps no floors: it writes one resource in one step, so it cannot delete "
+            f"a mark and raise the floor of its source together. Its marks stay"
+        )
 
     def _look(self, request: ask.InspectResources) -> Operations:
         wanted = request.resource
@@ -239,8 +247,11 @@ class OptimisticGuardCodec(EffectsCodec):
         ask.WriteAudit: _write_audit,
         **EffectsCodec.ANSWERS,
         ask.ReadProtections: _read_protections,
-        ask.Protect: _protect,
+        ask.WasProtected: _was_protected,
         ask.Unprotect: _unprotect,
+        ask.FindOldMarks: _refuse_purge,
+        ask.PurgeMarks: _refuse_purge,
+        ask.SetFloor: _refuse_purge,
         ask.GrantRight: _refuse,
         ask.RevokeRights: _refuse,
         ask.EndSessions: _refuse,

@@ -1,5 +1,7 @@
 """The conformance kit for guards: subclass it in a test module, define how to write and read, and run pytest."""
 
+from fencelock.testing.conformance.creating import CreationChecks
+from fencelock.testing.conformance.declared import DeclarationChecks
 from fencelock.testing.conformance.effects import EffectChecks
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.keeping import KeepingChecks
@@ -8,7 +10,16 @@ from fencelock.testing.conformance.purging import PurgeChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
 
-class GuardConformance(SealChecks, MarkProofChecks, EnforcementChecks, KeepingChecks, EffectChecks, PurgeChecks):
+class GuardConformance(
+    SealChecks,
+    MarkProofChecks,
+    EnforcementChecks,
+    KeepingChecks,
+    EffectChecks,
+    PurgeChecks,
+    CreationChecks,
+    DeclarationChecks,
+):
     """Check every rule that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):

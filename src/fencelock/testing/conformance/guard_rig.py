@@ -9,6 +9,7 @@ from typing import Any
 
 from fencelock import Mark, Sequencer, SourceInfo
 from fencelock.protocol import (
+    GuardCapabilities,
     GuardFlow,
     GuardStore,
     InspectResources,
@@ -40,6 +41,7 @@ class GuardRig(Rig):
     handler may raise. Empty: that check is left out.
     """
     url: str
+    capabilities: GuardCapabilities
     source_id: str
     history_id: str
     loop: AsyncRunner | None
@@ -65,6 +67,10 @@ class GuardRig(Rig):
         """Return a committed value or None, as a client that does not use the guard."""
         raise NotImplementedError("define get(self, table, key): how to read")
 
+    def lose_mark(self, resource: str) -> None:
+        """Delete a mark as an eviction, or somebody's mistake, does; define it where no seal creates one."""
+        raise NotImplementedError("define lose_mark(self, resource): how a mark gets lost")
+
     def make_store(self, url: str) -> GuardStore:
         """Return the store of a URL; override it for a store that is not registered."""
         return guard_store(url)
@@ -77,6 +83,8 @@ class GuardRig(Rig):
         self.source_id = draw_claim()
         self.history_id = draw_claim()
         self.claims: dict[Sequencer, str] = {}
+        self.marked: set[str] = set()
+        self.capabilities = self.make_store(self.url).capabilities
         self.loop = AsyncRunner(self.now_us) if self.is_async else None
 
     def teardown_method(self) -> None:
@@ -98,10 +106,18 @@ class GuardRig(Rig):
         return SourceInfo(source_id or self.source_id, 1, self.history_id, last_token, last_token)
 
     def guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
-        """Return a guard with its own store; it guards resource `r` by default."""
-        store = self.make_store(self.url)
+        """Return a guard with its own store; it guards resource `r` by default. Marks that no seal creates are made."""
+        names = resources or ("r",)
+        for name in () if self.capabilities.first_seal_creates else names:
+            if name not in self.marked:
+                self.marked.add(name)
+                self.do(self.unmarked_guard(name).protect(source=self.source_at(0)))
+        return self.unmarked_guard(*names, lock=lock, independent=independent)
+
+    def unmarked_guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
+        """Return a guard with its own store, of resources that may have no mark."""
         make_guard = async_guard if self.is_async else sync_guard
-        return make_guard(store, resources or ("r",), lock, independent=independent)
+        return make_guard(self.make_store(self.url), resources, lock, independent=independent)
 
     def do(self, result: Any) -> Any:
         """Return the result of a guard's method; await it if the guard is async."""

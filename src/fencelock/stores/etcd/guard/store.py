@@ -4,9 +4,7 @@ Promise: the constructor opens nothing; all connections of one guard share one c
 writes past the guard: etcd's roles have to, and `examine` reports where etcd requires no login.
 """
 
-from typing import Any
-
-from fencelock.errors import FencelockError, GuardError, SourceError
+from fencelock.errors import FencelockError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import InspectResources
@@ -49,14 +47,6 @@ class EtcdGuard:
         """Return a connection for the running loop."""
         return AsyncEtcdGuardConnection(self.url, self.layout, self.locks, self._client)
 
-    def caller_connection(self, native: Any) -> EtcdGuardConnection:
-        """Raise GuardError: etcd has no transactions that stay open."""
-        raise _no_open_transaction(native)
-
-    def async_caller_connection(self, native: Any) -> AsyncEtcdGuardConnection:
-        """Raise GuardError: etcd has no transactions that stay open."""
-        raise _no_open_transaction(native)
-
     def install(self) -> None:
         """Do nothing: the first seal creates what it needs."""
 
@@ -87,13 +77,6 @@ class EtcdGuard:
         except SourceError:
             return True
         return False
-
-
-def _no_open_transaction(native: Any) -> GuardError:
-    return GuardError(
-        f"etcd has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: write "
-        f"inside `with guard.transaction(lease) as txn:`, or call guard.seal(lease) without a connection"
-    )
 
 
 def _shared_prefix_finding(url: str, conflict: str) -> Finding:

@@ -5,12 +5,11 @@ who writes past the guard: ZooKeeper's access lists have to, and `examine` repor
 """
 
 import weakref
-from typing import Any
 
 from kazoo.exceptions import ZookeeperError
 from kazoo.security import Permissions
 
-from fencelock.errors import FencelockError, GuardError
+from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import InspectResources
 from fencelock.protocol.stores import GuardCapabilities
@@ -41,14 +40,6 @@ class ZooKeeperGuard:
     def connect(self) -> ZooKeeperGuardConnection:
         """Return a connection over the guard's shared session."""
         return ZooKeeperGuardConnection(self.info, self.layout, self.locks, self._client, self)
-
-    def caller_connection(self, native: Any) -> ZooKeeperGuardConnection:
-        """Raise GuardError: ZooKeeper has no transactions that stay open."""
-        raise GuardError(
-            f"ZooKeeper has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: "
-            f"write inside `with guard.transaction(lease) as txn:`, whose methods are kazoo's, or call "
-            f"guard.seal(lease) without a connection"
-        )
 
     def install(self) -> None:
         """Do nothing: the first seal creates what it needs."""

@@ -1,0 +1,27 @@
+"""Checks that a guard's store is what its capabilities declare."""
+
+from fencelock.testing.conformance.guard_rig import GuardRig
+from fencelock.testing.conformance.rig import require
+
+
+class DeclarationChecks(GuardRig):
+    """The command, `doctor` and the API rely on what a store declares, and ask nothing else."""
+
+    def test_a_store_is_what_it_declares(self) -> None:
+        """Each capability that stands for methods has them, and a store without it lacks them."""
+        can, store = self.capabilities, self.make_store(self.url)
+        declared = {
+            "policy": can.enforced_by == "policy",
+            "caller_connection": can.keeps_open,
+            "connect_async": can.speaks_asyncio,
+            "async_caller_connection": can.speaks_asyncio and can.keeps_open,
+        }
+        found = {name: hasattr(store, name) for name in declared}
+        require(found == declared, f"the capabilities {can} go with these methods: {declared}, not {found}")
+
+    def test_what_a_server_must_keep_is_kept_here(self) -> None:
+        """A store that proves its server before the first seal can prove the one under test, and changes nothing."""
+        store = self.make_store(self.url)
+        if hasattr(store, "prove"):
+            store.prove()
+        require(self.seen().marks == (), "a proof seals nothing")
