@@ -24,6 +24,7 @@ class OnEnsemble:
     break_keeps_queue = False
     counts_alone = False
     renewal_lag_ms = 4000
+    ends_unrenewed_leases = False
 
     def setup_method(self) -> None:
         """The servers come first, by the fixture."""

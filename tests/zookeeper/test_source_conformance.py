@@ -15,6 +15,7 @@ class OnServer:
     break_keeps_queue = False
     counts_alone = False  # Other tests use the same server meanwhile.
     renewal_lag_ms = 4000  # A tenth of the ttl between two pings, and the random time that kazoo adds.
+    ends_unrenewed_leases = False
 
     def setup_method(self) -> None:
         """The server comes first, by the fixture."""

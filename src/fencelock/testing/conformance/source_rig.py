@@ -114,6 +114,10 @@ class SourceRig(Rig):
     """Whether nothing but this source raises the counter that it draws tokens from: not so on a shared server where
     all sources draw from one counter.
     """
+    ends_unrenewed_leases = True
+    """Whether the store itself ends a lease that nobody renews. A client library that keeps its session alive keeps the
+    lease for as long as its process lives: there the process ends it, which another one cannot see.
+    """
     renewal_lag_ms = 0
     """How much less than the ttl a renewal may leave, in stores that renew a session instead of the lease."""
     short_ttl_ms = SHORT_TTL_MS
