@@ -193,7 +193,7 @@ class OutcomeUnknownError(SourceError):
 
 
 class SchemaError(SourceError):
-    """The store holds no fencelock schema, or one of another version; the message names the remedy."""
+    """The store holds no fencelock schema, one of another version, or a damaged one; the message names the remedy."""
 
 
 class UnsupportedError(SourceError):

@@ -284,6 +284,15 @@ def test_a_flushed_transaction_tells_its_own_end_though_the_file_fails_afterward
     assert client.one_token() == 2
 
 
+def test_a_rollback_raises_nothing_though_somebody_closed_the_connection(path: Path) -> None:
+    database = Database(path)
+    database.begin()
+    database.native.close()
+    database.rollback()
+    assert not database.is_open
+    assert database.run_alone("SELECT 1") == 1
+
+
 # --- which file this is ---
 def test_birth_tells_a_file_from_its_copy_though_it_has_the_same_inode(path: Path, tmp_path: Path) -> None:
     path.write_text("one")

@@ -1,7 +1,7 @@
 """What a guard watches over, and what a tenure remembers of the guards that it used.
 
-Promise: a tenure never seals a resource after it has read from another one (G2), and remembers each seal of its own
-whose commit was confirmed (G9). Never: a memory taken back.
+Promise: a tenure never seals a resource after it has read from another one, unless its guard is independent (G2), and
+remembers each seal of its own whose commit was confirmed (G9). Never: a memory taken back.
 """
 
 from collections.abc import Collection

@@ -1,9 +1,10 @@
 """What one process knows of its source: its identity, the highest token seen, and the offset of its clock.
 
-Promise: a source that went back, or was replaced by another one, is refused. Each time on this process's clock, which
-counts suspend, maps to one fixed time on the source's clock; the mapping preserves order, and never gives a time that
-the source has not reached, unless the source's clock is set back. The database ensures that no claim ends before it was
-drawn, whatever the clocks do. So a claim drawn after all forgotten ones is certainly fresh (H4).
+Promise: a source that is older than this process has seen it, or was replaced by another one, is refused; what happened
+before the process looked, nobody here can know. Each time on this process's clock, which counts suspend, maps to one
+fixed time on the source's clock; the mapping preserves order, and never gives a time that the source has not reached,
+unless the source's clock is set back. The database ensures that no claim ends before it was drawn, whatever the clocks
+do. So a claim drawn after all forgotten ones is certainly fresh (H4).
 """
 
 import time

@@ -1,8 +1,9 @@
 """What a client of fenced services does with each request and each answer, whichever library sends it.
 
-Promise: the token goes to the origins that were named, by TLS or within this machine, and nowhere else. An answer that
-no guard has admitted is an error, and one that was lost or that something in between has written is an unknown outcome,
-which carries the request's key. Never: I/O; a sequencer in an error.
+Promise: the token goes to the origins that were named, by TLS or within this machine, and nowhere else. A success that
+no guard has admitted is an error, unless it is what was kept of the same request; an answer that was lost, or that
+something in between has written, is an unknown outcome, which carries the request's key. Never: I/O; a sequencer in an
+error.
 """
 
 import re

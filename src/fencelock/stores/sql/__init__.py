@@ -2,7 +2,7 @@
 
 - `errors.py`: tables of definite errors, the words for lost connections, the check of a schema's number.
 - `source.py`: `SourceOperation` (one request as SQL), the answer of `acquire`, the decoding of common rows;
-  `SourceProtocolBase` greets a connection, asks, and refuses a source that went back in time;
+  `SourceProtocolBase` greets a connection, asks, and refuses a source that is older than it has seen it;
   `BlockingSourceConnection` and `AsyncioSourceConnection` open, reopen and bound the wait.
 - `guard.py`: the table of encoders; how a request is performed on a connection of the guard's own
   (`BlockingGuardConnection`, `AsyncioGuardConnection`) and on one of a caller or a framework

@@ -219,7 +219,7 @@ class EtcdWriteBuffer(WriteBuffer):
         return list(self._conditions.values())
 
     def request(self) -> Any:
-        """Return the one Txn that writes the block; GuardError if it is larger than etcd takes."""
+        """Return the one Txn that writes the block; GuardError if etcd takes none so large by default."""
         conditions = self.conditions
         writes = list(self._operations())
         for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):

@@ -3,8 +3,8 @@
 Promise: the statement that decides the holder also mints the token, from a history whose tokens a flushed transaction
 has reserved (T1). After any recovery of the server, a restored backup and a promoted standby included, a new history
 begins above every token issued before (T7). Every decision is made at READ COMMITTED on the server's clock, read after
-the lock's row is locked (H1). A server that went back in time is refused. NOTIFY wakes waiters; behind a pooler they
-poll. Never creates a schema except in `install`; never repeats a request.
+the lock's row is locked (H1). A server that went back in time is refused as far as this process can know (T7). NOTIFY
+wakes waiters; behind a pooler they poll. Never creates a schema except in `install`; never repeats a request.
 """
 
 from typing import Any

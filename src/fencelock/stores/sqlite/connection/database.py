@@ -71,6 +71,8 @@ def _nothing_to_prepare(native: sqlite3.Connection) -> None:
 class Database:
     """A connection to one file, opened at its first use. One thread at a time may use it, and any thread."""
 
+    _rollback_text = "ROLLBACK"
+
     def __init__(
         self,
         path: Path,
@@ -214,11 +216,10 @@ class Database:
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one; never raises."""
-        if self._native is None or not self._native.in_transaction:
-            return
         try:
-            self._native.execute("ROLLBACK")
-        except sqlite3.Error:
+            if self._native is not None and self._native.in_transaction:
+                self._native.execute(self._rollback_text)
+        except FAULTS:
             self.close()
 
     def run(self, statement: str, parameters: Any = (), *, to_write: bool = True) -> list[tuple[Any, ...]]:

@@ -166,6 +166,8 @@ def check_exists(path: Path) -> None:
 class SQLiteBlockConnection(Database):
     """A connection to a guarded file. One thread at a time may use it, and any thread."""
 
+    _rollback_text = _ROLLBACK
+
     def __init__(self, path: Path) -> None:
         self.watch = TransactionWatch()
         self._default_level: str | None = None
@@ -237,10 +239,7 @@ class SQLiteBlockConnection(Database):
         """Roll back the open transaction, if there is one, whatever the user did to the connection; never raises."""
         self.watch.is_on = False
         try:
-            if self._native is not None and self._native.in_transaction:
-                self._native.execute(_ROLLBACK)
-        except FAULTS:
-            self.close()
+            super().rollback()
         finally:
             self.is_inside = False
 

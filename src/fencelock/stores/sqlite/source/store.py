@@ -2,8 +2,8 @@
 
 Promise: a token is minted in the transaction that decides the holder, from a block that was durably reserved before
 (T1). The record of the holder may be lost in a power cut, so grants are not flushed. Every decision uses
-CLOCK_BOOTTIME, read under the file's write lock (H1). A file that another kernel uses, that is a copy, or whose
-counter went back is refused.
+CLOCK_BOOTTIME, read under the file's write lock (H1). A file that another kernel uses, that is a copy, or that is older
+than this process has seen it is refused.
 Never: a busy loop; one token for two claims; a claim granted twice (H4); a claim or a proof in the file or in the name
 of a pipe (G12). The connection hashes each claim once, when it gets the request.
 

@@ -181,7 +181,7 @@ class ZooKeeperTransaction(WriteBuffer):
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def request(self) -> Transaction:
-        """Return the one request that writes the block; GuardError if it is larger than a server takes."""
+        """Return the one request that writes the block; GuardError if servers take none so large by default."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
         request = Transaction([*conditions, *self._own_writes.values(), *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:

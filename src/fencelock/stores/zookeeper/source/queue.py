@@ -2,9 +2,9 @@
 
 Promise: an uncontended acquire waits for one round trip: it sends the creation of the node and the read of the queue
 together, on one connection, whose order ZooKeeper keeps. A waiter watches its predecessor's node, its own node too once
-it is second, and no other. The second in the queue is granted the lock by what its watches tell, without a question, as
-long as its session surely lives: `docs/decisions/zookeeper-queue.md` says why that suffices. A claim whose reply was
-lost finds its own node instead of making another (CURATOR-604); a claim that is over is not granted.
+it is second or polls, and no other. The second in the queue is granted the lock by what its watches tell, without a
+question, as long as its session surely lives: `docs/decisions/zookeeper-queue.md` says why that suffices. A claim whose
+reply was lost finds its own node instead of making another (CURATOR-604); a claim that is over is not granted.
 Never: a claim granted under a history that was not the record's at that transaction: ZooKeeper tells the change of the
 record before the reply to any later request.
 """
