@@ -9,6 +9,7 @@ import fencelock
 from fencelock import SchemaError, SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection import install as mysql_install
+from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
@@ -208,6 +209,10 @@ def test_doctor_names_what_a_server_was_started_with(mysql_fleet: MariaDBFleet) 
         with fencelock.connect(server.url()) as source:
             found = {finding.code for finding in source.examine()}
         assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
+        server.rows("CREATE TABLE report (id int PRIMARY KEY)")
+        fencelock.guard(server.url(), resource="reports", lock="nightly").protect("report")
+        (unflushed,) = (one for one in MySQLGuard(server.url()).examine() if one.code == "unflushed")
+        assert unflushed.message.startswith("sync_binlog is 0: after a power cut the server rolls back")
 
 
 def test_what_doctor_cannot_see_is_no_finding(url: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fencelock
+from fencelock.stores.registry import guard_store
 from fencelock_lab.campaigns.history import (
     CUT,
     DELAY,
@@ -34,8 +35,6 @@ SERVICE = ("http://", "https://")
 """How the URL of a service begins, which keeps a text for each resource."""
 UNTOLD = "untold"
 """The control in which processes have no `on_lost`: it breaks no rule of a guard."""
-TRUSTING = ("etcd", "zookeeper")
-"""Stores that have no triggers."""
 MS_PER_S = 1000
 _TRIAL_TTL_S = 10.0
 USUAL_TTL_S = 0.5
@@ -100,9 +99,11 @@ class CampaignSettings:
     def resources(self, number: int) -> list[str]:
         """Return the names of what a lock protects: one resource, or two for every other lock.
 
-        What a user has written is not told which resources belong together, so that each lock has one.
+        What a user has written is not told which resources belong together, and some stores cannot seal two in one
+        step: there each lock has one.
         """
-        count = 1 if self.has_texts else 1 + number % 2
+        is_lone = self.has_texts or not guard_store(self.guard).capabilities.spans_resources
+        count = 1 if is_lone else 1 + number % 2
         return [f"{self.lock(number)}-{letter}" for letter in "ab"[:count]]
 
     def stems(self, number: int) -> dict[str, str]:
@@ -164,5 +165,11 @@ def possible_faults(source: str | None, guard: str, control: str | None) -> tupl
         return CONTROL_FAULTS
     has_network = bool(addresses_of(source) or addresses_of(guard))
     faults = FAULTS if has_network else (FREEZE, KILL, STRAY, JUMP)
-    is_enforced = not guard.startswith(OWN_GUARD) and guard.partition("://")[0].lower() not in TRUSTING
-    return faults if is_enforced else tuple(one for one in faults if one != STRAY)
+    return faults if _is_enforced(guard) else tuple(one for one in faults if one != STRAY)
+
+
+def _is_enforced(guard: str) -> bool:
+    """Return whether what is behind the guard's URL itself refuses a write without a token."""
+    if guard.startswith((OWN_GUARD, *SERVICE)):
+        return guard.startswith(SERVICE)
+    return guard_store(guard).capabilities.enforced_by == "store"

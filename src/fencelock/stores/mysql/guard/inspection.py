@@ -119,8 +119,8 @@ def _about_side_doors(ask: Callable[[str], Rows], entries: list[MySQLProtectionE
             )
             yield Finding("not-transactional", message, "ALTER TABLE … ENGINE = InnoDB", resources[table])
     yield from _rights(ask, resources)
-    for name, value, why in ask(SQL.settings):
-        yield Finding("unflushed" if "flush" in name else "replication", f"{name} is {value}: {why}", f"change {name}")
+    for code, name, value, why in ask(SQL.settings):
+        yield Finding(code, f"{name} is {value}: {why}", f"change {name}")
 
 
 def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:

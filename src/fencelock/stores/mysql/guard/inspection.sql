@@ -69,10 +69,14 @@ WHERE found.GRANTEE LIKE '''''@%' OR owner.account IS NOT NULL ORDER BY 1;
 
 -- name: settings
 -- Settings of the server without which a commit is not on disk, or reaches a replica without its triggers' consent.
-SELECT 'innodb_flush_log_at_trx_commit', @@global.innodb_flush_log_at_trx_commit,
+SELECT 'unflushed', 'innodb_flush_log_at_trx_commit', @@global.innodb_flush_log_at_trx_commit,
     'after a power cut marks and data may be older than what was confirmed' FROM DUAL
 WHERE @@global.innodb_flush_log_at_trx_commit <> 1
 UNION ALL
-SELECT 'binlog_format', @@global.binlog_format,
+SELECT 'unflushed', 'sync_binlog', @@global.sync_binlog,
+    'after a power cut the server rolls back what its binary log lacks, so marks and data may be older too' FROM DUAL
+WHERE @@global.log_bin AND @@global.sync_binlog <> 1
+UNION ALL
+SELECT 'replication', 'binlog_format', @@global.binlog_format,
     'a replica runs the statements itself, where no session has presented anything, and its triggers refuse them' FROM DUAL
 WHERE @@global.log_bin AND @@global.binlog_format = 'STATEMENT';

@@ -1,10 +1,10 @@
 """The source of tokens in a MySQL or MariaDB database: one call to acquire, one to release.
 
 Promise: the transaction that decides the holder also mints the token, from the source's one counter, and flushes it
-before any reply where `innodb_flush_log_at_trx_commit` is 1 (T1). Every decision is made at READ COMMITTED on the
-server's clock, read after the lock's row is locked (H1). A server that went back in time is refused as far as this
-process can know (T7). Waiters poll, the first of them every 5 to 250 ms. Never creates a schema except in `install`;
-never repeats a request, except one that the server itself rolled back to end a deadlock.
+before any reply where `innodb_flush_log_at_trx_commit` is 1, and a binary log's `sync_binlog` (T1). Every decision is
+made at READ COMMITTED on the server's clock, read after the lock's row is locked (H1). A server that went back in time
+is refused as far as this process can know (T7). Waiters poll, the first of them every 5 to 250 ms. Never creates a
+schema except in `install`; never repeats a request, except one that the server itself rolled back to end a deadlock.
 """
 
 from typing import Any
@@ -174,7 +174,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
 
 
 class MySQLSourceConnection(BlockingSourceConnection[MySQLConnection, MySQLSourceProtocol]):
-    """Answers requests in the caller's thread, each by one statement."""
+    """Answers requests in the caller's thread, each by one statement after the greeting."""
 
     def __init__(self, info: MySQLConnectionInfo, protocol: MySQLSourceProtocol, request_timeout_s: float) -> None:
         super().__init__(protocol, request_timeout_s, is_alive, FORKS.close, error_mapper(info))
@@ -193,7 +193,7 @@ class MySQLSourceConnection(BlockingSourceConnection[MySQLConnection, MySQLSourc
 
 
 class AsyncMySQLSourceConnection(AsyncioSourceConnection[AsyncMySQLConnection, MySQLSourceProtocol]):
-    """Answers requests on the running loop, each by one statement."""
+    """Answers requests on the running loop, each by one statement after the greeting."""
 
     def __init__(self, info: MySQLConnectionInfo, protocol: MySQLSourceProtocol, request_timeout_s: float) -> None:
         super().__init__(protocol, request_timeout_s, is_alive, FORKS.close, error_mapper(info))

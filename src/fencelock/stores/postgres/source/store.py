@@ -167,7 +167,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
 
 
 class PostgresSourceConnection(BlockingSourceConnection[PostgresConnection, PostgresSourceProtocol]):
-    """Answers requests in the caller's thread, each by one statement."""
+    """Answers requests in the caller's thread, each by one statement after the greeting."""
 
     def __init__(
         self, info: PostgresConnectionInfo, protocol: PostgresSourceProtocol, request_timeout_s: float
@@ -183,7 +183,7 @@ class PostgresSourceConnection(BlockingSourceConnection[PostgresConnection, Post
 
 
 class AsyncPostgresSourceConnection(AsyncioSourceConnection[AsyncPostgresConnection, PostgresSourceProtocol]):
-    """Answers requests on the running loop, each by one statement."""
+    """Answers requests on the running loop, each by one statement after the greeting."""
 
     def __init__(
         self, info: PostgresConnectionInfo, protocol: PostgresSourceProtocol, request_timeout_s: float
