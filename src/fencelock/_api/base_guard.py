@@ -10,7 +10,7 @@ from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError
 from fencelock.hooks import Hooks, check_hooks
 from fencelock.model import check_resource_name
-from fencelock.protocol.stores import GuardStore
+from fencelock.protocol.stores import GuardCapabilities, GuardStore
 
 
 class BaseGuard(Uncopyable):
@@ -29,6 +29,11 @@ class BaseGuard(Uncopyable):
     def url(self) -> str:
         """Where the resources are."""
         return self._core.store.url
+
+    @property
+    def capabilities(self) -> GuardCapabilities:
+        """What the store can do: who refuses a write without a token there, and whether it seals several resources."""
+        return self._core.store.capabilities
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -209,9 +209,11 @@ def test_doctor_names_what_a_server_was_started_with(mysql_fleet: MariaDBFleet) 
         with fencelock.connect(server.url()) as source:
             found = {finding.code for finding in source.examine()}
         assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
-        server.rows("CREATE TABLE report (id int PRIMARY KEY)")
-        fencelock.guard(server.url(), resource="reports", lock="nightly").protect("report")
-        (unflushed,) = (one for one in MySQLGuard(server.url()).examine() if one.code == "unflushed")
+        server.rows("create database shop")
+        server.rows("create table shop.report (id int primary key)")
+        url = server.url(database="shop")
+        fencelock.guard(url, resource="reports", lock="nightly").protect("report")
+        (unflushed,) = (one for one in MySQLGuard(url).examine() if one.code == "unflushed")
         assert unflushed.message.startswith("sync_binlog is 0: after a power cut the server rolls back")
 
 

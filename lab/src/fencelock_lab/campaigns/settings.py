@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import fencelock
-from fencelock.stores.registry import guard_store
 from fencelock_lab.campaigns.history import (
     CUT,
     DELAY,
@@ -102,7 +101,7 @@ class CampaignSettings:
         What a user has written is not told which resources belong together, and some stores cannot seal two in one
         step: there each lock has one.
         """
-        is_lone = self.has_texts or not guard_store(self.guard).capabilities.spans_resources
+        is_lone = self.has_texts or not _some_guard(self.guard).capabilities.spans_resources
         count = 1 if is_lone else 1 + number % 2
         return [f"{self.lock(number)}-{letter}" for letter in "ab"[:count]]
 
@@ -172,4 +171,9 @@ def _is_enforced(guard: str) -> bool:
     """Return whether what is behind the guard's URL itself refuses a write without a token."""
     if guard.startswith((OWN_GUARD, *SERVICE)):
         return guard.startswith(SERVICE)
-    return guard_store(guard).capabilities.enforced_by == "store"
+    return _some_guard(guard).capabilities.enforced_by == "store"
+
+
+def _some_guard(url: str) -> fencelock.Guard:
+    """Return a guard at the URL, of whichever resource: it tells what its store can do."""
+    return fencelock.guard(url, resource=OWN_NAMES, lock=OWN_NAMES)
