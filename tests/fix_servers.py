@@ -15,6 +15,7 @@ import pytest
 from fencelock_lab.servers.etcd import EtcdFleet
 from fencelock_lab.servers.fleet import AnyFleet, Fleet, ServerFolder
 from fencelock_lab.servers.mariadb import MariaDBFleet
+from fencelock_lab.servers.ministack import CREDENTIALS, MinistackFleet
 from fencelock_lab.servers.nats import NatsFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.programs import MissingProgramError
@@ -135,6 +136,15 @@ def redis_fleet(request: pytest.FixtureRequest) -> Iterator[RedisFleet]:
 def rabbit_fleet(request: pytest.FixtureRequest) -> Iterator[RabbitFleet]:
     """Yield what makes RabbitMQ servers."""
     yield from _fleet(RabbitFleet, request)
+
+
+@pytest.fixture(scope="session")
+def ministack_fleet(request: pytest.FixtureRequest) -> Iterator[MinistackFleet]:
+    """Yield what makes servers that speak the APIs of DynamoDB and S3, and give every client its credentials."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield from _fleet(MinistackFleet, request)
 
 
 _numbers = iter(range(1, 1_000_000))

@@ -28,7 +28,9 @@ CHECK = (
 )
 """Folders whose tests need nothing but Python."""
 
-SERVER_FIXTURES = {f"{kind}_fleet" for kind in ("postgres", "mysql", "etcd", "zookeeper", "nats", "redis", "rabbit")}
+SERVER_FIXTURES = {
+    f"{kind}_fleet" for kind in ("postgres", "mysql", "etcd", "zookeeper", "nats", "redis", "rabbit", "ministack")
+}
 """A test that uses one of these, directly or not, starts a server: it does not belong to `check`."""
 
 STAND_INS = {

@@ -33,7 +33,7 @@ TTL = 60.0
 HELD_S = 0.1
 """How long a lock is held that is waited for: the waiter sleeps, and is notified."""
 GRPC = "/grpc/"
-REQUEST = ("/stores/etcd/", GRPC, "/threading.py", "/queue.py")
+REQUEST = ("/stores/etcd/", "/stores/main_thread.py", GRPC, "/threading.py", "/queue.py")
 """The files of the code that runs in a request."""
 BEATS = 2
 """The first of them may have begun before the interruption."""

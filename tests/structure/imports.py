@@ -65,6 +65,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.cli": {"click", "rich"},
     "fencelock.grpc": {"google", "grpc"},
     "fencelock.http.django": {"asgiref", "django"},
+    "fencelock.stores.aws": {"aiobotocore", "botocore"},
     "fencelock.stores.etcd": {"grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},

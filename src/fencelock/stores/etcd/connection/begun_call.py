@@ -14,7 +14,7 @@ import grpc
 from fencelock._threads import do_nothing
 from fencelock.stores.etcd.connection.channels import EtcdAttempt, EtcdChannel, EtcdChannels
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.main_thread import outside_main_thread
+from fencelock.stores.main_thread import outside_main_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

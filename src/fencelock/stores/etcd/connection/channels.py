@@ -23,8 +23,8 @@ from grpc._cython import cygrpc
 from fencelock._threads import check_can_start, is_start_failure, start_problem
 from fencelock.errors import ConfigError, OutcomeUnknownError
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.main_thread import outside_main_thread
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
+from fencelock.stores.main_thread import outside_main_thread
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 _OPTIONS = (

@@ -34,8 +34,8 @@ from fencelock.stores.etcd.connection.channels import (
 )
 from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.main_thread import outside_main_thread
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
+from fencelock.stores.main_thread import outside_main_thread
 
 _NEEDS_LEADER = ("hasleader", "true")
 """etcd ends a stream with this header when its member has lost the leader, and so no longer sees all changes."""

@@ -24,7 +24,7 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.errors import map_error
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.main_thread import outside_main_thread
+from fencelock.stores.main_thread import outside_main_thread
 
 logger = logging.getLogger("fencelock")
 RETRY_S = 0.1

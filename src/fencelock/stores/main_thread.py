@@ -1,11 +1,12 @@
-"""Keep gRPC out of the main thread, where signal handlers run and may raise anywhere.
+"""Keep client libraries out of the main thread, where signal handlers run and may raise anywhere.
 
-gRPC takes its locks in Python code. A handler that raises there leaves such a lock taken: that of a call or a channel,
-for which every other call on it waits, or one that all channels share. So another thread calls gRPC while the main
-thread waits for it.
+gRPC and urllib3 take their locks in Python code. A handler that raises there leaves such a lock taken: that of a call,
+a channel or a pool of connections, for which every other call on it waits, or one that all channels share. botocore
+would also swallow the handler's exception as one of its own. So another thread calls the library while the main thread
+waits for it.
 
 Promise: an exception from a signal handler ends the main thread's wait at once, and never the call: nobody knows
-whether etcd does what was asked. The wait has a bound. A forked child starts threads of its own.
+whether the store does what was asked. The wait has a bound. A forked child starts threads of its own.
 Never: a helper used again whose call was not awaited to its end.
 """
 
@@ -23,7 +24,7 @@ Result = TypeVar("Result")
 Outcome = tuple[Any, BaseException | None]
 """What a function has returned, or what it has raised."""
 MAX_CALL_S = 20.0
-"""Longer than the timeout of any call and the time for which a fork may hold one up, together."""
+"""Longer than the timeout of any call to etcd and the time for which a fork may hold one up, together."""
 
 
 class HelperThread:
@@ -33,17 +34,18 @@ class HelperThread:
         # Waiting for a SimpleQueue runs no Python code, so a signal handler finds no lock of it taken.
         self._functions: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Outcome]] | None] = SimpleQueue()
         with mapping_start_failures():
-            threading.Thread(target=_serve, args=(self._functions,), name="fencelock-grpc", daemon=True).start()
+            threading.Thread(target=_serve, args=(self._functions,), name="fencelock-call", daemon=True).start()
 
-    def run(self, function: Callable[[], Any]) -> Outcome:
+    def run(self, function: Callable[[], Any], limit_s: float) -> Outcome:
         """Run the function, and wait for its outcome."""
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._functions.put((function, outcomes))
         try:
-            return outcomes.get(timeout=MAX_CALL_S)
+            return outcomes.get(timeout=limit_s)
         except Empty:
             raise OutcomeUnknownError(
-                f"gRPC has not ended a call after {MAX_CALL_S:g} s: whether etcd did what was asked is unknown"
+                f"the store's client has not ended a call after {limit_s:g} s: whether the store did what was asked "
+                f"is unknown"
             ) from None
 
     def __del__(self) -> None:
@@ -63,8 +65,11 @@ def _serve(functions: "SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Outcome]
         del work, function, outcomes, outcome
 
 
-def outside_main_thread(function: Callable[[], Result]) -> Result:
-    """Run the function, which calls gRPC, and return its result: in a helper thread if this is the main thread."""
+def outside_main_thread(function: Callable[[], Result], limit_s: float = MAX_CALL_S) -> Result:
+    """Run the function, which calls the library, and return its result: in a helper thread if this is the main thread.
+
+    `limit_s` is longer than the library takes.
+    """
     if threading.get_ident() != threading.main_thread().ident:
         return function()
     try:
@@ -75,7 +80,7 @@ def outside_main_thread(function: Callable[[], Result]) -> Result:
         except SourceUnavailableError:
             # No thread can be started: a limit is reached, or the interpreter ends. A lease must be released even then.
             return function()
-    result, error = helper.run(function)
+    result, error = helper.run(function, limit_s)
     _IDLE.append(helper)
     if error is None:
         return result  # type: ignore[no-any-return]
@@ -86,5 +91,5 @@ def outside_main_thread(function: Callable[[], Result]) -> Result:
 
 
 _IDLE: deque[HelperThread] = deque()
-"""One, unless a signal handler itself calls gRPC, which then needs another."""
+"""One, unless a signal handler itself makes a call, which then needs another."""
 at_fork(after_in_child=_IDLE.clear)

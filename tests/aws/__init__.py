@@ -1,0 +1,1 @@
+"""Tests of what the stores in AWS share: clients, errors and the emulator."""
