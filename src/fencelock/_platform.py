@@ -54,7 +54,7 @@ def clock_ns() -> tuple[Callable[[], int], bool]:
 def check_store(scheme: str) -> None:
     """Raise UnsupportedError if a store of fencelock cannot work on this system."""
     if IS_WINDOWS:
-        needs = _FILE_NEEDS if scheme == "sqlite" else _SERVER_NEEDS
+        needs = _FILE_NEEDS if scheme in {"file", "sqlite"} else _SERVER_NEEDS
         raise UnsupportedError(
             f"{scheme}:// needs {needs} which fencelock does not have on Windows: run this program in WSL 2 or in a "
             f"Linux container"

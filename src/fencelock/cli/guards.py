@@ -43,7 +43,7 @@ def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
 @click.option(
     "--print-policy",
     is_flag=True,
-    help="Only print what lets the roles write there, at etcd and ZooKeeper; with --source, also what lets them lock.",
+    help="Only print what lets the roles write there, outside SQL; with --source, also what lets them lock.",
 )
 @json_option
 def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own

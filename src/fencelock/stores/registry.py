@@ -37,6 +37,7 @@ SOURCES = {
 }
 GUARDS = {
     "etcd": "fencelock.stores.etcd.guard.store:EtcdGuard",
+    "file": "fencelock.stores.files.guard.store:FilesGuard",
     "mariadb": "fencelock.stores.mysql.guard.store:MySQLGuard",
     "mysql": "fencelock.stores.mysql.guard.store:MySQLGuard",
     "postgres": "fencelock.stores.postgres.guard.store:PostgresGuard",

@@ -33,6 +33,7 @@ from fencelock.stores.optimistic.stored_values import (
     encode_mark,
     now_text,
 )
+from fencelock.stores.optimistic.write_buffer import inherited_error
 
 
 class OptimisticGuardCodec(EffectsCodec):
@@ -186,10 +187,7 @@ class OptimisticGuardCodec(EffectsCodec):
         assert work is not None, "Finish without Open"
         try:
             if self._process_id != os.getpid():
-                raise UnsupportedError(
-                    "the guarded transaction was inherited by fork: only the process that opened it may write it. In "
-                    "the child use guard.transaction(lease.sequencer)"
-                )
+                raise inherited_error()
             yield from self._write_work(work)
         finally:
             work.end()

@@ -5,7 +5,7 @@ Promise: the transaction of a block that is over reads and writes nothing. Never
 
 from collections.abc import Iterable
 
-from fencelock.errors import GuardError
+from fencelock.errors import GuardError, UnsupportedError
 
 
 class WriteBuffer:
@@ -35,6 +35,14 @@ def unstored_error(where: str) -> GuardError:
     """Return the error for reading a key that the block itself has written."""
     return GuardError(
         f"the block has written at {where}, and its writes are stored only at its end: read first, then write"
+    )
+
+
+def inherited_error() -> UnsupportedError:
+    """Return the error for a forked child that uses its parent's block."""
+    return UnsupportedError(
+        "the guarded transaction was inherited by fork: only the process that opened it may write it. In the child use "
+        "guard.transaction(lease.sequencer)"
     )
 
 

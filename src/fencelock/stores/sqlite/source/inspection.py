@@ -12,25 +12,12 @@ from typing import Any, NamedTuple
 from fencelock.errors import SourceError
 from fencelock.model import Finding, LockInfo, SourceInfo, one_way
 from fencelock.protocol.source_requests import Check, Checked
+from fencelock.stores.filesystems import NETWORK_FILESYSTEMS, VOLATILE_FILESYSTEMS, filesystem_of
 from fencelock.stores.sqlite.connection import wal_reset
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, missing_source_error, read_source_alone
 
 PAGE_LOCKS = 500
-_NETWORK_FILESYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "9p",
-    "ceph",
-    "fuse.sshfs",
-    "fuse.glusterfs",
-    "afs",
-    "lustre",
-}
-_VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
 
 
 class LockView(NamedTuple):
@@ -117,29 +104,13 @@ def _is_made(path: Path) -> bool:
 def _examine_location(path: Path) -> list[Finding]:
     findings = []
     kind = filesystem_of(path)
-    if kind in _NETWORK_FILESYSTEMS:
+    if kind in NETWORK_FILESYSTEMS:
         message = f"{path} is on a network file system ({kind}), where SQLite cannot rely on file locks"
         findings.append(Finding("network-filesystem", message, "put the file on a local disk, or use a server store"))
-    if kind in _VOLATILE_FILESYSTEMS:
+    if kind in VOLATILE_FILESYSTEMS:
         message = f"{path} is on {kind}: a reboot loses the counter, and guards will refuse the source that replaces it"
         findings.append(Finding("volatile-filesystem", message, "put the file on a disk that survives a reboot"))
     if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o002:
         message = f"{path} is writable by every user, so every user can take or end each lease in it"
         findings.append(Finding("open-permissions", message, f"chmod 600 {path}, or 660 for one group"))
     return findings
-
-
-def filesystem_of(path: Path) -> str:
-    """Return the kernel's name for the type of the file's file system; "" if it is unknown."""
-    best, kind = -1, ""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    # The longest mount point above the path holds it; of equally long ones the last, which is mounted over the others.
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount_point = left.split()[4].encode().decode("unicode_escape")
-        if path.is_relative_to(mount_point) and len(mount_point) >= best:
-            best, kind = len(mount_point), right.split()[0]
-    return kind

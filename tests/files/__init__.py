@@ -1,0 +1,1 @@
+"""Tests of the guard of a local folder."""
