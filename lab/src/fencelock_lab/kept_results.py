@@ -27,6 +27,13 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model}), {load}, Linux {kernel}, Python {platform.python_version()}"
 
 
+def filesystem(folder: Path) -> str:
+    """Return the name of a folder's file system."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    above = [mount for mount in mounts if folder.resolve().is_relative_to(mount[0])]
+    return max(above, key=lambda mount: len(mount[0]))[1]
+
+
 def write_results(path: Path, head: Mapping[str, object], results: Iterable[object]) -> None:
     """Write a JSON file: what the head says, and the results under `results`."""
     lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in results)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.schedules import OWN, SCHEDULES, CampaignSchedule, run_schedule
+from fencelock_lab.campaigns.schedules import FILE, FILES, HTTP, OWN, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.lab.campaigns.test_own import need_all
 
@@ -34,7 +34,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_promise_is_kept(name: str, folder: Path, tmp_path: Path) -> None:
     """On a loaded machine little happens in one run: what has happened is judged, and it runs again."""
     schedule = SCHEDULES[name]
-    for setup in {schedule.setup, schedule.guard} - {None, "file", "http"}:
+    for setup in {schedule.setup, schedule.guard} - {None, FILE, FILES, HTTP}:
         need_all(str(setup))
     left: list[str] = []
     for _ in range(MAX_RUNS):

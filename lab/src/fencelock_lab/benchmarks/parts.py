@@ -15,6 +15,7 @@ SUBJECTS: Mapping[str, Mapping[str, float]] = {
     "etcd": {"contest": 125.0, **_QUESTIONS},
     "zookeeper": {"contest": 190.0, **_QUESTIONS},
     "redis": {"contest": 215.0},
+    "files": {"guarded": 20.0},
     "http": {"http": 60.0},
     "startup": {"startup": 45.0},
     "simulated": {"simulated": 40.0},

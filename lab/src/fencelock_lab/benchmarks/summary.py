@@ -23,7 +23,7 @@ _GUARDED = ("a guarded write, 1 writer, 1 statement", "a guarded write, wal")
 
 def as_markdown(reports: Sequence[Report]) -> str:
     """Return the table, and a sentence about the machine."""
-    compared = [report for report in reports if _guarded(report)]
+    compared = [report for report in reports if _guarded(report) and "fencelock" in by_variant(report.find(ALONE))]
     machines = {re.sub(r", load [\d.]+ when it began", "", report.machine): None for report in compared}
     where = f"\nEach server ran on the same machine as its one client: {'; '.join(machines)}.\n"
     return f"\n{table(_HEADER, _rows(compared))}{where}\n"

@@ -48,6 +48,8 @@ FILE = "file"
 """As the guard of a schedule: a SQLite file, beside the servers that hold the locks."""
 HTTP = "http"
 """As the guard of a schedule: a service whose data are in a SQLite file."""
+FILES = "files"
+"""As the guard of a schedule: a folder."""
 QUORUM_TTL_S = 2.0
 WRONG_RATES = (1.0, 1.0, 1.1, 0.9)
 """How fast each worker's clock goes: a lease's margin, a tenth of its ttl, is for clocks that are so wrong."""
@@ -132,6 +134,7 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
         CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
         CampaignSchedule("http", STORES, guard=HTTP),
+        CampaignSchedule("files", STORES, guard=FILES),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
             "sqlite-anywhere",
@@ -217,6 +220,9 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
             guard = new_database(Path(folder, "app.db"))
         elif schedule.guard == HTTP:
             guard = stack.enter_context(TextService(FENCED, Path(folder))).url
+        elif schedule.guard == FILES:
+            guard = f"file://{folder}/data"
+            Path(folder, "data").mkdir()
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
         yield _Place(source, guard, servers)

@@ -95,9 +95,9 @@ class TableTarget(GuardTarget):
 
     def protect(self, resource: str) -> None:
         """Have the guard protect a resource's tables."""
-        fencelock.guard(self.url, resource=resource, lock=self.lock).protect(*self.made_for(resource))
+        self.guard_of_one(resource).protect(*self.made_for(resource))
 
     def unprotect(self, resource: str) -> None:
         """Have the guard let the resource's tables go."""
         with suppress(fencelock.GuardError):  # It was not protected yet.
-            fencelock.guard(self.url, resource=resource, lock=self.lock).unprotect(reason=REASON)
+            self.guard_of_one(resource).unprotect(reason=REASON)

@@ -5,6 +5,7 @@ below it. What is made carries the run's own name, and `remove` removes it. Mark
 deletes those.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,6 +38,7 @@ Proof = fencelock.Lease | fencelock.Sequencer
 """What a process presents: its lease, or that one's sequencer alone."""
 Row = tuple[str, int, int]
 """A write in the final list: its name, its position, and its token."""
+_LINE = re.compile(r"(\S+) ([0-9]+) ([1-9][0-9]*)")
 
 
 @runtime_checkable
@@ -72,7 +74,18 @@ class Target(ABC):
         self.url = settings.guard
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
+        self._settings = settings
         self._made: list[str] = []
+
+    @contextmanager
+    def holding(self) -> Iterator[fencelock.Lease]:
+        """Hold the lock, as long as a slow machine may need."""
+        settings = self._settings
+        with (
+            fencelock.connect(settings.source) as source,
+            source.lock(self.lock, ttl=settings.trial_ttl, timeout=settings.patience) as lease,
+        ):
+            yield lease
 
     @property
     @abstractmethod
@@ -162,6 +175,10 @@ class GuardTarget(Target):
         """The guard's URL as it may be shown."""
         return self.guard.url
 
+    def guard_of_one(self, resource: str) -> fencelock.Guard:
+        """Return a guard of one resource of the lock, for what an operator does."""
+        return fencelock.guard(self.url, resource=resource, lock=self.lock)
+
     def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
         """Return the guard's block, which commits at its end if the proof is the newest holder's."""
         if self.misuse is not None:
@@ -187,3 +204,13 @@ class GuardTarget(Target):
     @abstractmethod
     def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list, whatever is there by now."""
+
+
+def rows_of(text: str) -> list[Row]:
+    """Return the lines of a text. A line that no process can have written, a part of one, is a write of its own."""
+    rows: list[Row] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        whole = _LINE.fullmatch(line)
+        newest = rows[-1][2] if rows else 1
+        rows.append((whole[1], int(whole[2]), int(whole[3])) if whole else (line, number, newest))
+    return rows

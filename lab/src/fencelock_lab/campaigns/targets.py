@@ -13,6 +13,7 @@ from fencelock_lab.campaigns.target import GuardTarget, Target
 
 TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
     "etcd": "etcd_target:EtcdTarget",
+    "file": "document_target:FilesTarget",
     "zookeeper": "zookeeper_target:ZooKeeperTarget",
 }
 

@@ -4,7 +4,6 @@ Promise: nothing is asked of the guard but what `TextGuard` says. Each text is e
 by the holder of its lock.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,9 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import fencelock
 from fencelock_lab.campaigns.settings import OWN_GUARD, CampaignSettings
-from fencelock_lab.campaigns.target import Proof, Row, Target, TargetState
-
-_LINE = re.compile(r"(\S+) ([0-9]+) ([1-9][0-9]*)")
+from fencelock_lab.campaigns.target import Proof, Row, Target, TargetState, rows_of
 
 
 @runtime_checkable
@@ -43,7 +40,6 @@ class TextTarget(Target):
 
     def __init__(self, settings: CampaignSettings, number: int, guard: TextGuard) -> None:
         super().__init__(settings, number)
-        self._settings = settings
         self._guard = guard
         self._texts: dict[str, str] = {}
 
@@ -69,20 +65,11 @@ class TextTarget(Target):
 
     def final(self, resource: str) -> tuple[list[Row], int]:
         """Return the lines, as the next holder of the lock reads them, and their number."""
-        with self._holding() as lease:
-            rows = _rows_of(self._guard.read(lease, resource))
+        with self.holding() as lease:
+            rows = rows_of(self._guard.read(lease, resource))
         return rows, len(rows)
 
     # --- making and removing ------------------------------------------------------------------------------------------
-    @contextmanager
-    def _holding(self) -> Iterator[fencelock.Lease]:
-        settings = self._settings
-        with (
-            fencelock.connect(settings.source) as source,
-            source.lock(self.lock, ttl=settings.trial_ttl, timeout=settings.patience) as lease,
-        ):
-            yield lease
-
     def made_for(self, resource: str) -> list[str]:
         """Return the resource's name: its text is what is made."""
         return [resource]
@@ -92,7 +79,7 @@ class TextTarget(Target):
 
     def make(self, resource: str) -> None:
         """Empty the text."""
-        with self._holding() as lease:
+        with self.holding() as lease:
             self._guard.write(lease, resource, "")
 
     def take_away(self, resource: str) -> None:
@@ -102,16 +89,6 @@ class TextTarget(Target):
     def is_there(self, resource: str) -> bool:
         """Return whether the text has a line."""
         return bool(self.final(resource)[0])
-
-
-def _rows_of(text: str) -> list[Row]:
-    """Return the lines of a text. A line that no process can have written, a part of one, is a write of its own."""
-    rows: list[Row] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        whole = _LINE.fullmatch(line)
-        newest = rows[-1][2] if rows else 1
-        rows.append((whole[1], int(whole[2]), int(whole[3])) if whole else (line, number, newest))
-    return rows
 
 
 def load_guard(name: str) -> TextGuard:

@@ -9,12 +9,13 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fencelock.testing import unfenced
 from fencelock_lab.campaigns.results import CampaignFinding, CampaignReport
 from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES
 from fencelock_lab.campaigns.verdict import NAMES, NOT_ENOUGH
-from fencelock_lab.kept_results import paragraph
+from fencelock_lab.kept_results import filesystem, paragraph
 
 PAGE = Path("docs") / "explanation" / "verified.md"
 _LOOK_S = 5.0
@@ -147,6 +148,8 @@ def _read_version(url: str) -> str:
         return f"an HTTP service over SQLite {sqlite3.sqlite_version}"
     if scheme == "etcd":
         return f"etcd {_etcd_version(url)}"
+    if scheme == "file":
+        return f"files on {filesystem(Path(urlsplit(url).path))}"
     with unfenced(url) as connection:
         if scheme == "zookeeper":
             return f"ZooKeeper {'.'.join(map(str, connection.server_version()))}"
@@ -164,8 +167,13 @@ def _etcd_version(url: str) -> str:
     """Ask the first member over HTTP, which needs no client."""
     import json
 
+    answer = _ask(url, "GET /version HTTP/1.0\r\n\r\n")
+    return str(json.loads(answer.partition("\r\n\r\n")[2])["etcdserver"])
+
+
+def _ask(url: str, words: str) -> str:
+    """Return what the first server in the URL answers until it hangs up."""
     host, _, port = url.partition("://")[2].partition("/")[0].partition(",")[0].rpartition(":")
     with socket.create_connection((host, int(port)), _LOOK_S) as talking:
-        talking.sendall(f"GET /version HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: talking.recv(65536), b""))
-    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["etcdserver"])
+        talking.sendall(words.encode())
+        return b"".join(iter(lambda: talking.recv(65536), b"")).decode()
