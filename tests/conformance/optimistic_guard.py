@@ -3,10 +3,12 @@
 import itertools
 import json
 import threading
+from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
+from zlib import crc32
 
-from fencelock.errors import GuardError
+from fencelock.errors import GuardError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.generators import run_generator
@@ -43,9 +45,42 @@ class VersionedTarget:
                     self.values[key] = StoredValue(value, next(self.numbers))
             return None
 
+    def carry_out(self, operation):
+        """Answer one request: the wire, where a request or its answer may be lost."""
+        return operation(self)
+
     def keys(self, kind):
         """Return the keys of this kind."""
         return [key for key in self.values if key[0] == kind]
+
+
+class CarelessTarget(VersionedTarget):
+    """Ignores every condition."""
+
+    def swap(self, expected, writes):
+        return super().swap({}, writes)
+
+
+class ContentTarget(VersionedTarget):
+    """Knows a value by its bytes, as a store whose version is a checksum."""
+
+    def read(self, key):
+        value = super().read(key).value
+        return StoredValue(value, 0 if value is None else crc32(value) + 1)
+
+
+class AnswerLostError(Exception):
+    """What the wire raises for an answer that does not come."""
+
+
+class Swap(NamedTuple):
+    """A request that writes."""
+
+    expected: Any
+    writes: Any
+
+    def __call__(self, target):
+        return target.swap(self.expected, self.writes)
 
 
 class Work:
@@ -121,11 +156,11 @@ class VersionedOperations:
 
     def _delete_effect(self, resource, key, stored):
         place = ("effect", resource, key)
-        changed = yield lambda target: target.swap({place: stored.version}, {place: None})
+        changed = yield Swap({place: stored.version}, {place: None})
         return changed is None
 
     def _swap(self, expected, writes):
-        changed = yield lambda target: target.swap(expected, writes)
+        changed = yield Swap(expected, writes)
         if changed is not None:
             raise ConflictError(f"{changed} has changed")
 
@@ -151,10 +186,18 @@ class Connection:
 
     def perform(self, request):
         try:
-            return run_generator(self.codec.operations(request), lambda call: call(self.target))
+            return run_generator(self.codec.operations(request), self.send)
         except BaseException:
             self.rollback()
             raise
+
+    def send(self, operation):
+        try:
+            return self.target.carry_out(operation)
+        except AnswerLostError as error:
+            if isinstance(operation, Swap):
+                raise OutcomeUnknownError("the answer to a write was lost") from error
+            raise SourceUnavailableError("the answer to a read was lost") from error
 
     def rollback(self):
         self.codec.forget()
@@ -171,13 +214,16 @@ class OptimisticGuard:
 
     capabilities = GuardCapabilities(enforced_by="nobody", keeps_open=False)
 
+    connection_type = Connection
+    target_type = VersionedTarget
+
     def __init__(self, url, codec_type=VersionedCodec):
         self.url = url
-        self.target = TARGETS.setdefault(url, VersionedTarget())
+        self.target = TARGETS.setdefault(url, self.target_type())
         self.codec_type = codec_type
 
     def connect(self):
-        return Connection(self.target, self.codec_type(self.url))
+        return self.connection_type(self.target, self.codec_type(self.url))
 
     def install(self):
         pass
@@ -208,6 +254,21 @@ class SpeakingGuard(OptimisticGuard):
         return AsyncConnection(self.target, self.codec_type(self.url))
 
 
+class ContentGuard(OptimisticGuard):
+    target_type = ContentTarget
+
+
+class ProvingGuard(OptimisticGuard):
+    """Tries whether the server keeps its conditions."""
+
+    def prove(self):
+        probe = ("probe", object())
+        self.target.swap({probe: 0}, {probe: b"first"})
+        if self.target.swap({probe: 0}, {probe: b"second"}) is None:
+            raise UnsupportedError("the server ignores conditions, so it cannot keep a mark: use another one")
+        self.target.swap({}, {probe: None})
+
+
 class ProtectedGuard(OptimisticGuard):
     """Where `protect` alone creates a mark."""
 
@@ -223,7 +284,7 @@ class LoneGuard(ProtectedGuard):
 class InVersionedTarget:
     """How the kit reads and writes the target."""
 
-    enforces = observes = False
+    compares_reads = True
     codec_type = VersionedCodec
 
     def make_url(self):
@@ -234,11 +295,26 @@ class InVersionedTarget:
     def make_store(self, url):
         return self.store_type(url, self.codec_type)
 
+    def make_careless_store(self):
+        if not hasattr(self.store_type, "prove"):
+            return None
+        careless = type("Careless", (self.store_type,), {"target_type": CarelessTarget})
+        return careless(f"{self.url}-careless")
+
+    def wire(self):
+        return VersionedTarget, "carry_out"
+
+    def lost_reply(self):
+        return AnswerLostError()
+
     def lose_mark(self, resource):
         self.make_store(self.url).target.swap({}, {("mark", resource): None})
 
     def put(self, native, table, key, value):
         native.put(table, key, value)
+
+    def read(self, native, table, key):
+        return native.get(table, key)
 
     def put_alone(self, table, key, value):
         self.make_store(self.url).target.swap({}, {(table, key): value.encode()})
@@ -267,7 +343,7 @@ class NothingComparedByASeal(VersionedCodec):
 
 class FloorsNotCompared(VersionedCodec):
     def _write(self, changes):
-        del changes.seen[FLOORS]
+        changes.seen.pop(FLOORS, None)
         yield from super()._write(changes)
 
 
@@ -288,6 +364,49 @@ class MissingMarksMadeUp(VersionedCodec):
 
     def _marks(self, found):
         return {name: Mark(name, "lock") for name in found if name != FLOORS} | super()._marks(found)
+
+
+class RetryingConnection(Connection):
+    """Its client library sends a request again whose answer was lost."""
+
+    def send(self, operation):
+        try:
+            return self.target.carry_out(operation)
+        except AnswerLostError:
+            return super().send(operation)
+
+
+class RetryingGuard(OptimisticGuard):
+    connection_type = RetryingConnection
+
+
+class TakenForDone(Connection):
+    """Takes a lost answer to a write for success."""
+
+    def send(self, operation):
+        with suppress(OutcomeUnknownError):
+            return super().send(operation)
+
+
+class BelievingGuard(OptimisticGuard):
+    connection_type = TakenForDone
+
+
+class TrustingGuard(OptimisticGuard):
+    """Proves nothing."""
+
+    def prove(self):
+        pass
+
+
+class AllWrittenBack(VersionedCodec):
+    """A block reads all data at its beginning, and writes all of it back."""
+
+    def _open_work(self, request, seen):
+        work = yield from super()._open_work(request, seen)
+        data = yield lambda target: {key: one.value for key, one in target.values.items() if key[0] in ("red", "blue")}
+        work.writes |= data
+        return work
 
 
 class OperatorsIgnored(VersionedCodec):

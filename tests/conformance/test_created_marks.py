@@ -33,6 +33,19 @@ class TestAsyncLoneGuard(InLoneTarget, AsyncGuardConformance):
     pass
 
 
+class InProvingTarget(of.InVersionedTarget):
+    store_type = of.ProvingGuard
+
+
+class TestProvingGuard(InProvingTarget, GuardConformance):
+    pass
+
+
+class TestAsyncProvingGuard(InProvingTarget, AsyncGuardConformance):
+    pass
+
+
+LATE = "test_a_request_that_arrives_after_the_successors_seal_does_nothing"
 BROKEN = [
     (of.ProtectedGuard, of.MissingMarksMadeUp, "test_a_resource_without_a_mark_refuses_every_lease"),
     (of.ProtectedGuard, of.MissingMarksMadeUp, "test_a_lost_mark_admits_nobody"),
@@ -41,6 +54,16 @@ BROKEN = [
     (of.LoneGuard, of.VersionedCodec, "test_a_store_of_lone_resources_keeps_no_floors"),
     (of.DeclaringTooMuch, of.VersionedCodec, "test_a_store_is_what_it_declares"),
     (of.SealingToProve, of.VersionedCodec, "test_what_a_server_must_keep_is_kept_here"),
+    (of.TrustingGuard, of.VersionedCodec, "test_a_careless_server_is_refused"),
+    (of.RetryingGuard, of.VersionedCodec, "test_whatever_is_lost_what_is_told_is_true"),
+    (of.BelievingGuard, of.VersionedCodec, "test_whatever_is_lost_what_is_told_is_true"),
+    (of.OptimisticGuard, of.NothingComparedAtTheEnd, LATE),
+    (of.OptimisticGuard, of.NothingComparedByASeal, LATE),
+    (of.OptimisticGuard, of.NothingComparedAtTheEnd, "test_a_reply_that_was_held_back_says_what_was_then"),
+    (of.OptimisticGuard, of.RefusalsIgnored, "test_a_reply_that_was_held_back_says_what_was_then"),
+    (of.OptimisticGuard, of.FloorsNotCompared, "test_a_seal_that_arrives_after_a_purge_does_nothing"),
+    (of.ContentGuard, of.VersionedCodec, "test_bytes_that_come_back_are_noticed"),
+    (of.OptimisticGuard, of.AllWrittenBack, "test_two_blocks_of_one_lease_lose_nothing_of_each_other"),
 ]
 
 
@@ -107,7 +130,7 @@ def test_g9_the_holder_of_a_lost_mark_is_told_what_to_do(kit):
 
 def test_a_purged_mark_admits_nobody_until_it_is_protected_again(kit):
     kit._seal(5)
-    kit._purge_old(kit._old())
+    kit.purge(kit._old())
     with pytest.raises(GuardError, match="has no mark, so it refuses every token"):
         kit.seal(kit.unmarked_guard("r"), kit.sequencer(6))
 

@@ -76,7 +76,7 @@ class Checks(of.InVersionedTarget, GuardConformance):
 
     def seal_and_purge(self):
         self._seal(8)
-        self._purge_old(self._old())
+        self.purge(self._old())
 
     def test_of_many_seals_at_once_the_highest_stays(self):
         at_once(*(lambda token=token: self.guard().seal(self.sequencer(token)) for token in range(1, 9)))

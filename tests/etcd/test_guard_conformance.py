@@ -1,7 +1,11 @@
 """The etcd guard keeps every rule, synchronously and on the event loop, on one member and on three."""
 
+from typing import Any
+
 import pytest
 
+from fencelock import OutcomeUnknownError
+from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.guard.connection import AsyncEtcdTransaction, EtcdTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.etcd import EtcdFleet
@@ -12,8 +16,9 @@ from tests.etcd.guarded import Direct
 class InRange:
     """A fresh prefix for each check. A value is a key of the resource `r`, which is what the checks write to."""
 
-    enforces = observes = False
     size = 1
+    compares_reads = True
+    is_async: bool
     corner: Corner
     direct: Direct
 
@@ -37,6 +42,16 @@ class InRange:
 
     def put(self, native: EtcdTransaction, table: str, key: str, value: str) -> None:
         native.put(self.key(table, key), value)
+
+    def read(self, native: EtcdTransaction, table: str, key: str) -> str | None:
+        value = native.get(self.key(table, key))
+        return None if value is None else value.decode()
+
+    def wire(self) -> tuple[Any, str]:
+        return EtcdClient, "call_async" if self.is_async else "call"
+
+    def lost_reply(self) -> Exception:
+        return OutcomeUnknownError("the answer was lost on purpose")
 
     def put_alone(self, table: str, key: str, value: str) -> None:
         self.direct.put(self.key(table, key), value)

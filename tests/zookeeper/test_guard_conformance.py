@@ -2,11 +2,14 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
+from fencelock import OutcomeUnknownError
 from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
+from fencelock.stores.zookeeper.guard.connection import ZooKeeperGuardClient
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import dump, fresh_base
@@ -26,7 +29,7 @@ def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
 class InSubtree:
     """A fresh base for each check. A value is a node below the resource `r`, which is what the checks write to."""
 
-    enforces = observes = False
+    compares_reads = True
 
     def setup_method(self) -> None:
         """The server comes first, by the fixture."""
@@ -50,6 +53,15 @@ class InSubtree:
         node = self.node(table, key)
         write = native.create if native.exists(node) is None else native.set
         write(node, value.encode())
+
+    def read(self, native: ZooKeeperTransaction, table: str, key: str) -> str | None:
+        return native.get(self.node(table, key))[0].decode()
+
+    def wire(self) -> tuple[Any, str]:
+        return ZooKeeperGuardClient, "_send"
+
+    def lost_reply(self) -> Exception:
+        return OutcomeUnknownError("the answer was lost on purpose")
 
     def put_alone(self, table: str, key: str, value: str) -> None:
         self.direct.ensure_path(self.node(table, key))

@@ -1,7 +1,9 @@
 """Checks that a guard's store is what its capabilities declare."""
 
-from fencelock.testing.conformance.guard_rig import GuardRig
-from fencelock.testing.conformance.rig import require
+from fencelock.errors import UnsupportedError
+from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
+from fencelock.testing.conformance.rig import refusal, require
+from fencelock.testing.runners import async_guard, sync_guard
 
 
 class DeclarationChecks(GuardRig):
@@ -25,3 +27,16 @@ class DeclarationChecks(GuardRig):
         if hasattr(store, "prove"):
             store.prove()
         require(self.seen().marks == (), "a proof seals nothing")
+
+    def test_a_careless_server_is_refused(self) -> None:
+        """G3: one that ignores conditions cannot keep a mark, so nothing is sealed there."""
+        store = self.make_careless_store()
+        if store is None:
+            return
+        guard = (async_guard if self.is_async else sync_guard)(store, ("r",), LOCK)
+        for _ in range(2):
+            with refusal(UnsupportedError, "G3: a server that does not keep what the guard relies on is refused"):
+                self.seal(guard, self.sequencer(5))
+        with refusal(UnsupportedError, "G3: operators are refused there too"):
+            self.do(guard.raise_to(self.source_at(5), reason="a check"))
+        require(self.do(guard.mark()).token == 0, "G3: nothing was sealed at a careless server")

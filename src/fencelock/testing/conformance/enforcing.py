@@ -88,7 +88,7 @@ class EnforcementChecks(GuardRig):
 
     def test_observing_counts_and_lets_pass(self) -> None:
         """G6: observe mode counts and admits both unfenced writes and stale holders."""
-        if not self.observes:
+        if not (self.observes and self.enforces):
             return
         guard, old = self.protect(mode="observe"), self.sequencer(5)
         self.put_alone(self.tables[0], "k", "unfenced")
@@ -103,7 +103,7 @@ class EnforcementChecks(GuardRig):
 
     def test_a_fenced_write_is_not_counted(self) -> None:
         """G6: observe mode counts only the writes that enforce mode would refuse."""
-        if not self.observes:
+        if not (self.observes and self.enforces):
             return
         self.write(self.protect(mode="observe"), self.sequencer(5), "fenced")
         require(self._observed() == 0, f"G6: observe mode does not count a fenced write: {self.seen().observations}")

@@ -8,6 +8,7 @@ from fencelock.testing.conformance.keeping import KeepingChecks
 from fencelock.testing.conformance.proofs import MarkProofChecks
 from fencelock.testing.conformance.purging import PurgeChecks
 from fencelock.testing.conformance.sealing import SealChecks
+from fencelock.testing.conformance.wire import WireChecks
 
 
 class GuardConformance(
@@ -19,6 +20,7 @@ class GuardConformance(
     PurgeChecks,
     CreationChecks,
     DeclarationChecks,
+    WireChecks,
 ):
     """Check every rule that a guard's store can break, through the sync guard.
 
@@ -28,7 +30,7 @@ class GuardConformance(
         def put_alone(self, table, key, value): ...
         def get(self, table, key): ...
 
-    Declare what the store cannot do with class attributes (`enforces = False`); an error never skips a check.
+    The store's own capabilities say what it can do, and class attributes the rest; an error never skips a check.
     """
 
 

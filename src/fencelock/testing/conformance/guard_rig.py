@@ -5,14 +5,20 @@ everything that the store's own client must do.
 """
 
 import inspect
+from contextlib import closing
 from typing import Any
 
 from fencelock import Mark, Sequencer, SourceInfo
 from fencelock.protocol import (
+    AuditEntry,
+    Begin,
+    Commit,
+    Floor,
     GuardCapabilities,
     GuardFlow,
     GuardStore,
     InspectResources,
+    PurgeMarks,
     ResourceReport,
     ask,
     draw_claim,
@@ -32,10 +38,10 @@ class GuardRig(Rig):
     """Whether the checks use the async guard, in tasks."""
     tables: tuple[str, str] = ("red", "blue")
     """Two tables, or other units that the store protects separately; `make_url` creates them."""
-    enforces = True
-    """Whether the store itself refuses writes that present no token (G6)."""
     observes = True
-    """Whether the store can count such writes instead of refusing them."""
+    """Whether a store that enforces can count such writes instead of refusing them."""
+    compares_reads = False
+    """Whether a block is refused at its end if what it has read was written since; then define `read`."""
     interrupted_files: tuple[str, ...] = ()
     """Parts of the names of the files, of the store and of its client library, in which a check raises what a signal
     handler may raise. Empty: that check is left out.
@@ -59,6 +65,10 @@ class GuardRig(Rig):
         """Write through the connection that the async guard yields; define it if that connection has another type."""
         self.put(native, table, key, value)
 
+    def read(self, native: Any, table: str, key: str) -> str | None:
+        """Return a value or None, through the connection that `guard.transaction` yields."""
+        raise NotImplementedError("define read(self, native, table, key): how a block reads")
+
     def put_alone(self, table: str, key: str, value: str) -> None:
         """Write a value as a client that does not use the guard; raise the store's error if it refuses."""
         raise NotImplementedError("define put_alone(self, table, key, value): how a client without the guard writes")
@@ -70,6 +80,21 @@ class GuardRig(Rig):
     def lose_mark(self, resource: str) -> None:
         """Delete a mark as an eviction, or somebody's mistake, does; define it where no seal creates one."""
         raise NotImplementedError("define lose_mark(self, resource): how a mark gets lost")
+
+    def wire(self) -> tuple[Any, str] | None:
+        """Return an object, and the name of its method that sends one request of the store's client and returns the
+        answer: below the client library's own retries, so that it is called once for each sending. None, where no
+        request may be lost alone, or a transaction holds locks: the checks of lost and late requests are left out.
+        """
+        return None
+
+    def lost_reply(self) -> Exception:
+        """Return what that method raises if no answer comes."""
+        raise NotImplementedError("define lost_reply(self): the error for an answer that does not come")
+
+    def make_careless_store(self) -> GuardStore | None:
+        """Return a store at a server that does not keep what the guard relies on; None: no such server is at hand."""
+        return None
 
     def make_store(self, url: str) -> GuardStore:
         """Return the store of a URL; override it for a store that is not registered."""
@@ -84,6 +109,7 @@ class GuardRig(Rig):
         self.history_id = draw_claim()
         self.claims: dict[Sequencer, str] = {}
         self.marked: set[str] = set()
+        self.tokens_drawn = 0
         self.capabilities = self.make_store(self.url).capabilities
         self.loop = AsyncRunner(self.now_us) if self.is_async else None
 
@@ -92,6 +118,11 @@ class GuardRig(Rig):
         if self.loop is not None:
             self.loop.close()
         super().teardown_method()
+
+    @property
+    def enforces(self) -> bool:
+        """Whether the store itself refuses writes that present no token (G6)."""
+        return self.capabilities.enforced_by == "store"
 
     # --- used by the checks -------------------------------------------------------------------------------------------
     def sequencer(self, token: int, *, lock: str = LOCK, claim: str | None = None) -> Sequencer:
@@ -180,6 +211,18 @@ class GuardRig(Rig):
     def seen(self) -> ResourceReport:
         """Return the store's report on resource `r`."""
         return self.run(ask(InspectResources("r")))  # type: ignore[no-any-return]
+
+    def purge(self, marks: tuple[Mark, ...]) -> int:
+        """Purge those of these marks that may go, and return how many went."""
+        highest = max((mark.token for mark in marks), default=0)
+        entry = AuditEntry("purge", "", highest, highest, "the kit", "a check")
+        with closing(self.make_store(self.url).connect()) as connection:
+            connection.perform(Begin())
+            count = connection.perform(PurgeMarks(marks, Floor(self.source_id, highest), entry))
+            connection.perform(Commit())
+            assert isinstance(count, int)
+        self.marked.clear()  # Where no seal creates a mark, those that went are needed again.
+        return count
 
     def run(self, flow: GuardFlow[Any]) -> Any:
         """Run a flow of requests through a new client of the store, and roll back what it left open."""

@@ -1,14 +1,20 @@
 """Checks that one block's connection serves that block only: rule G11."""
 
 import inspect
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from fencelock.testing.conformance.guard_rig import GuardRig
+from fencelock.errors import FencelockError, GuardError
+from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
-from fencelock.testing.conformance.rig import require
+from fencelock.testing.conformance.rig import refusal, require
+from fencelock.testing.runners import REQUEST_TIMEOUT_S, sync_guard
+
+A_MOMENT_S = 0.2
+"""How long a second block may try to end before the first one does."""
 
 
 class KeepingChecks(GuardRig):
@@ -32,6 +38,57 @@ class KeepingChecks(GuardRig):
         self._in_block(guard, self.sequencer(6), "new", late)
         require(self.value(key="late") is None, "G11: what is kept of a block writes in no later block")
         require(self.value() == "new", "G11: the later block is committed")
+
+    def test_two_blocks_of_one_lease_lose_nothing_of_each_other(self) -> None:
+        """G3: what either was told is written stays, whichever ends first."""
+        lease, written = self.sequencer(5), []
+        for key in ("first", "second"):
+            self.write(self.guard(), lease, "before", key=key)
+
+        def write(key: str, step: Callable[[], None]) -> None:
+            with suppress(FencelockError):  # It was refused, or gave up waiting: as good.
+                with sync_guard(self.make_store(self.url), ("r",), LOCK).transaction(lease) as native:
+                    self.put(native, self.tables[0], key, "mine")
+                    step()
+                written.append(key)
+
+        second = threading.Thread(target=write, args=("second", lambda: None), daemon=True)
+
+        def start_second() -> None:
+            second.start()
+            second.join(A_MOMENT_S)
+
+        write("first", start_second)
+        second.join(REQUEST_TIMEOUT_S)
+        require(not second.is_alive() and written, f"G3: of two blocks at once, one at least is written: {written}")
+        for key in written:
+            value = self.value(key=key)
+            require(
+                value == "mine", f"G3: what the {key} block wrote is gone: {written} were written, {value!r} is kept"
+            )
+
+    def test_bytes_that_come_back_are_noticed(self) -> None:
+        """G3: a block whose reads are compared is refused, though another one has written the same value again."""
+        if not self.compares_reads:
+            return
+        lease = self.sequencer(5)
+        self.write(self.guard(), lease, "first")
+
+        def write_twice() -> None:
+            for value in ("second", "first"):
+                with sync_guard(self.make_store(self.url), ("r",), LOCK).transaction(lease) as other:
+                    self.put(other, self.tables[0], "k", value)
+
+        with (
+            refusal(GuardError, "G3: what the block has read was written since"),
+            sync_guard(self.make_store(self.url), ("r",), LOCK).transaction(lease) as native,
+        ):
+            require(self.read(native, self.tables[0], "k") == "first", "a block reads what is committed")
+            writing = threading.Thread(target=write_twice, daemon=True)
+            writing.start()
+            writing.join(REQUEST_TIMEOUT_S)
+            self.put(native, self.tables[0], "k", "late")
+        require(self.value() == "first", f"G3: the refused block writes nothing: {self.value()}")
 
     def _in_block(self, guard: Any, lease: Any, value: str, step: Callable[[Any], Any]) -> None:
         """Write a value in a guarded transaction, and then do something else in it."""

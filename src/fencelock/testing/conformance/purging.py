@@ -19,7 +19,7 @@ class PurgeChecks(GuardRig):
         if not self.capabilities.spans_resources:
             return
         self._seal(5)
-        require(self._purge_old(self._old()) == 1, "G15: the reply is how many marks went")
+        require(self.purge(self._old()) == 1, "G15: the reply is how many marks went")
         require(self.mark() == Mark("r", "lock"), f"G15: a purged mark is gone: {self.mark()}")
         require(self.seen().floors == (Floor(self.source_id, 5),), f"G15: the floor is shown: {self.seen().floors}")
         for token in (4, 5):
@@ -34,7 +34,7 @@ class PurgeChecks(GuardRig):
         if not self.capabilities.spans_resources:
             return
         self._seal(5)
-        self._purge_old(self._old())
+        self.purge(self._old())
         with refusal(StaleTokenError, "G15: a resource without a mark is sealed above the floor only"):
             self._seal(5, "s")
         self.source_id = "another"
@@ -46,7 +46,7 @@ class PurgeChecks(GuardRig):
         if not self.capabilities.spans_resources:
             return
         self._seal(5, "s")
-        self._purge_old(self._old())
+        self.purge(self._old())
         self.do(self.guard().raise_to(3, reason="before the first seal"))
         with refusal(StaleTokenError, "G15: a mark without a source gets one by a token above its floor only"):
             self._seal(4)
@@ -59,7 +59,7 @@ class PurgeChecks(GuardRig):
         for resource, token in (("r", 7), ("s", 5)):
             self._seal(token, resource)
         for mark in self._old():
-            self._purge_old((mark,))
+            self.purge((mark,))
         require(self.seen().floors == (Floor(self.source_id, 7),), f"G15: it only rises: {self.seen().floors}")
 
     def test_a_mark_that_was_raised_since_is_not_purged(self) -> None:
@@ -69,7 +69,7 @@ class PurgeChecks(GuardRig):
         self._seal(5)
         old = self._old()
         self._seal(6)
-        require(self._purge_old(old) == 0, "G15: only a mark that is still the same goes")
+        require(self.purge(old) == 0, "G15: only a mark that is still the same goes")
         require((self.mark().token, self.seen().floors) == (6, ()), "G15: a purge of nothing changes nothing")
 
     def test_a_purge_that_is_undone_changes_nothing(self) -> None:
@@ -79,7 +79,7 @@ class PurgeChecks(GuardRig):
         self._seal(5)
         with closing(self.make_store(self.url).connect()) as connection:
             connection.perform(Begin())
-            connection.perform(self._purge_of(self._old()))
+            connection.perform(PurgeMarks(self._old(), Floor(self.source_id, 5), self._entry("purge", 5, 5)))
             connection.rollback()
         require(
             (self.mark().token, self.seen().floors) == (5, ()), "G15: a purge that was rolled back changed something"
@@ -102,7 +102,7 @@ class PurgeChecks(GuardRig):
         require(self._old() == (), "G15: marks of another source are not asked for")
         self.source_id = ours
         kept = tuple(mark for name in ("moved", "with a table") if (mark := self.mark(name)).token)
-        require(self._purge_old(kept) == 0, "G15: a mark that may not go stays, whoever asks")
+        require(self.purge(kept) == 0, "G15: a mark that may not go stays, whoever asks")
 
     def test_old_marks_are_found_page_by_page(self) -> None:
         """G15: in the order of the bytes of their resources."""
@@ -120,7 +120,7 @@ class PurgeChecks(GuardRig):
         if not self.capabilities.spans_resources:
             return
         self._seal(5)
-        self._purge_old(self._old())
+        self.purge(self._old())
         self._set(5, 9)
         with refusal(StaleTokenError, "G15: a floor that was raised refuses"):
             self._seal(9)
@@ -155,19 +155,6 @@ class PurgeChecks(GuardRig):
         request = FindOldMarks(self.source_id, older_than_ms, after, limit)
         found: tuple[Mark, ...] = self.run(ask(request))
         return found
-
-    def _purge_of(self, marks: tuple[Mark, ...]) -> PurgeMarks:
-        highest = max((mark.token for mark in marks), default=0)
-        return PurgeMarks(marks, Floor(self.source_id, highest), self._entry("purge", highest, highest))
-
-    def _purge_old(self, marks: tuple[Mark, ...]) -> int:
-        with closing(self.make_store(self.url).connect()) as connection:
-            connection.perform(Begin())
-            count = connection.perform(self._purge_of(marks))
-            connection.perform(Commit())
-            assert isinstance(count, int)
-            self.marked.clear()  # Where no seal creates a mark, those that went are needed again.
-            return count
 
     def _set(self, before: int, token: int) -> None:
         with closing(self.make_store(self.url).connect()) as connection:
