@@ -20,7 +20,9 @@ from fencelock_lab.servers.nats import NatsFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.programs import MissingProgramError
 from fencelock_lab.servers.rabbitmq import RabbitFleet
+from fencelock_lab.servers.rclone import RcloneFleet
 from fencelock_lab.servers.redis import RedisFleet
+from fencelock_lab.servers.seaweedfs import SeaweedFleet
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 from tests.support.programs import refuse
 
@@ -141,10 +143,26 @@ def rabbit_fleet(request: pytest.FixtureRequest) -> Iterator[RabbitFleet]:
 @pytest.fixture(scope="session")
 def ministack_fleet(request: pytest.FixtureRequest) -> Iterator[MinistackFleet]:
     """Yield what makes servers that speak the APIs of DynamoDB and S3, and give every client its credentials."""
+    yield from _fleet_with_credentials(MinistackFleet, request)
+
+
+@pytest.fixture(scope="session")
+def seaweed_fleet(request: pytest.FixtureRequest) -> Iterator[SeaweedFleet]:
+    """Yield what makes servers that speak S3, and give every client its credentials."""
+    yield from _fleet_with_credentials(SeaweedFleet, request)
+
+
+@pytest.fixture(scope="session")
+def rclone_fleet(request: pytest.FixtureRequest) -> Iterator[RcloneFleet]:
+    """Yield what makes servers that ignore S3's conditions, and give every client its credentials."""
+    yield from _fleet_with_credentials(RcloneFleet, request)
+
+
+def _fleet_with_credentials(kind: Callable[[Path], AnyFleet], request: pytest.FixtureRequest) -> Iterator[AnyFleet]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        yield from _fleet(MinistackFleet, request)
+        yield from _fleet(kind, request)
 
 
 _numbers = iter(range(1, 1_000_000))

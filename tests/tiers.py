@@ -28,9 +28,8 @@ CHECK = (
 )
 """Folders whose tests need nothing but Python."""
 
-SERVER_FIXTURES = {
-    f"{kind}_fleet" for kind in ("postgres", "mysql", "etcd", "zookeeper", "nats", "redis", "rabbit", "ministack")
-}
+KINDS = ("postgres", "mysql", "etcd", "zookeeper", "nats", "redis", "rabbit", "ministack", "seaweed", "rclone")
+SERVER_FIXTURES = {f"{kind}_fleet" for kind in KINDS}
 """A test that uses one of these, directly or not, starts a server: it does not belong to `check`."""
 
 STAND_INS = {

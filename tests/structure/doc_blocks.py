@@ -19,6 +19,9 @@ environment variables of its own programs name: `mysql://root@/app`, and `mariad
 A page with the line `<!-- etcd -->`, or `<!-- zookeeper -->`, is run with an empty server of that kind, whose address
 is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, and so does `etcdctl`.
 
+A page with the line `<!-- s3 -->` is run with an empty bucket `fencelock` at an emulator of S3, whose address is in
+S3_ENDPOINT; credentials are in the environment.
+
 A page with the line `<!-- nats -->` is run with an empty NATS server with JetStream, whose URL is in NATS_URL.
 
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
@@ -42,6 +45,7 @@ _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 _NEEDS_MYSQL = "\n<!-- mysql -->\n"
 _NEEDS_ETCD = "\n<!-- etcd -->\n"
 _NEEDS_ZOOKEEPER = "\n<!-- zookeeper -->\n"
+_NEEDS_S3 = "\n<!-- s3 -->\n"
 _NEEDS_NATS = "\n<!-- nats -->\n"
 
 
@@ -82,6 +86,11 @@ def needs_etcd(document: str) -> bool:
 def needs_zookeeper(document: str) -> bool:
     """Tell whether the page is run with a ZooKeeper server."""
     return _NEEDS_ZOOKEEPER in document
+
+
+def needs_s3(document: str) -> bool:
+    """Tell whether the page is run with an emulator of S3."""
+    return _NEEDS_S3 in document
 
 
 def needs_nats(document: str) -> bool:

@@ -36,7 +36,7 @@ LAYERS = (
     ("_api",),
     ("", "aio"),
     ("_remote",),
-    ("cli", "testing", "integrations", "http", "grpc", "messages", "__main__"),
+    ("cli", "testing", "integrations", "http", "grpc", "messages", "s3", "__main__"),
 )
 """From the bottom to the top; a module may import its own layer and those below it.
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from tests.structure.doc_blocks import (
     needs_mysql,
     needs_nats,
     needs_postgres,
+    needs_s3,
     needs_zookeeper,
     prints,
 )
@@ -68,10 +70,22 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
             keeper = running.enter_context(fleet.new_server(tick_ms=DEFAULT_TICK_MS))
             monkeypatch.setenv("ZOOKEEPER_SERVERS", keeper.address)
             monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(need(ZKCLI)).parent}")
+        if needs_s3(text):
+            emulator = running.enter_context(request.getfixturevalue("ministack_fleet").new_server())
+            make_bucket(emulator.endpoint)
+            monkeypatch.setenv("S3_ENDPOINT", emulator.endpoint)
         if needs_nats(text):
             broker = running.enter_context(request.getfixturevalue("nats_fleet").new_server())
             monkeypatch.setenv("NATS_URL", broker.url)
         yield
+
+
+def make_bucket(endpoint: str) -> None:
+    """Make the bucket of a page about S3."""
+    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=LIMIT_S)
+    connection.request("PUT", "/fencelock")
+    connection.getresponse()
+    connection.close()
 
 
 def prepare(server: Any, place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

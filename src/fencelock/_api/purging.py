@@ -30,7 +30,7 @@ def purge_effects(url: str, *, older_than: Duration) -> int:
     timedelta, is the time after which nobody asks for a key a second time. What is in doubt stays, and so does what the
     last lease of a resource did.
     """
-    return operate_on(url, ask(PurgeEffects(_checked_ms(older_than))))
+    return operate_on(url, ask(PurgeEffects(checked_ms(older_than))))
 
 
 def purge_marks(url: str, *, source: "Source | str", older_than: Duration) -> int:
@@ -45,7 +45,7 @@ def purge_marks(url: str, *, source: "Source | str", older_than: Duration) -> in
     These marks stay: those of running leases, of resources that protect a table, that require signatures or that were
     moved by `rebind`, and a mark above the source's last token.
     """
-    age_ms = _checked_ms(older_than)
+    age_ms = checked_ms(older_than)
     if isinstance(source, str):
         from fencelock._api.source import connect
 
@@ -73,7 +73,8 @@ def _purge_marks_of(source: "Source", url: str, older_than_ms: int) -> int:
     return operate_on(url, purging.purge_marks(source.describe(), read_held, older_than_ms, default_holder()))
 
 
-def _checked_ms(older_than: Duration) -> int:
+def checked_ms(older_than: Duration) -> int:
+    """Return an age in milliseconds; ConfigError if it is none."""
     seconds = in_seconds(older_than)  # From untyped code it may be anything; `not … >= 0` is true of NaN.
     if not is_number(seconds) or not 0 <= seconds <= MAX_AGE_S:
         raise ConfigError(f"older_than must be seconds from 0 to {MAX_AGE_S}, not {older_than!r}")

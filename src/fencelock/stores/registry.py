@@ -42,6 +42,7 @@ GUARDS = {
     "mysql": "fencelock.stores.mysql.guard.store:MySQLGuard",
     "postgres": "fencelock.stores.postgres.guard.store:PostgresGuard",
     "postgresql": "fencelock.stores.postgres.guard.store:PostgresGuard",
+    "s3": "fencelock.stores.s3.guard.store:S3Guard",
     "sqlite": "fencelock.stores.sqlite.guard.store:SQLiteGuard",
     "zookeeper": "fencelock.stores.zookeeper.guard.store:ZooKeeperGuard",
 }
@@ -51,6 +52,7 @@ EXTRAS = {
     "mysql": "mysql",
     "postgres": "postgres",
     "postgresql": "postgres",
+    "s3": "aws",
     "zookeeper": "zookeeper",
 }
 """The extra that installs a scheme's client, for the stores that need one."""

@@ -1,0 +1,241 @@
+"""The operations of a guard at S3: pure. All that one step changes is in one manifest, `manifest.py`.
+
+Each operation is one request. Promise: a manifest is replaced only if it is still the one that was read. If it is not
+known whether that happened, the same bytes are sent again on the same condition, and the manifest is read: it has the
+id of the one that was sent, or those of all that came in its place.
+Never: a decision about a token; a write told as refused that may still become true.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.encoding import decode_object
+from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.optimistic.guard_codec import OptimisticGuardCodec
+from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry, to_json
+from fencelock.stores.s3.connection.calls import Body, has_object, list_folders, list_objects, read_object, write_object
+from fencelock.stores.s3.guard.block import S3WriteBuffer
+from fencelock.stores.s3.guard.manifest import LoadedManifest, Manifest, S3Layout, decode_manifest, token_of
+
+MAX_SENDS = 3
+"""How often one request is sent whose answer is lost."""
+MAX_REPEATED = 16
+"""How often a block is applied to a newer manifest: each one means that another block of the same lease succeeded."""
+FRESH_S = 5.0
+"""How old the manifest of a block may be at its end; an older one is read again, because a manifest knows the ids
+of its latest predecessors only.
+"""
+MakeWork = Callable[[str, LoadedManifest, int], S3WriteBuffer]
+
+
+class S3GuardCodec(OptimisticGuardCodec):
+    """The operations of one connection, over a client that other connections share."""
+
+    def __init__(self, url: str, bucket: str, layout: S3Layout, make_work: MakeWork) -> None:
+        super().__init__(url)
+        self.bucket = bucket
+        self.layout = layout
+        self._make_work = make_work
+        self._loaded: dict[str, LoadedManifest] = {}
+        """The manifests as they were last read."""
+
+    # --- marks --------------------------------------------------------------------------------------------------------
+    def load(self, resource: str) -> Operations:
+        """Read a resource's manifest."""
+        found = yield from read_object(self.bucket, self.layout.manifest(resource))
+        if found is None:
+            return LoadedManifest(Manifest(), None)
+        return LoadedManifest(decode_manifest(self._url, resource, found.body), found.etag)
+
+    def _read(self, resources: Iterable[str]) -> Operations:
+        values = {}
+        for name in resources:
+            if name == FLOORS:
+                values[name] = StoredValue(None, 0)
+                continue
+            self._loaded[name] = yield from self.load(name)
+            values[name] = self._loaded[name].manifest.stored_mark
+        return values
+
+    def _read_all(self) -> Operations:
+        return (yield from self._read([FLOORS, *(yield from self._resources())]))
+
+    def _resources(self) -> Operations:
+        """Return the resources that have a folder."""
+        folders = yield from list_folders(self.bucket, self.layout.prefix)
+        return self.layout.resources(folders)
+
+    def _find_traces(self, resource: str) -> Operations:
+        """Return whether there is a manifest, or an object that only a holder can have uploaded."""
+        if (yield from self.load(resource)).etag is not None:
+            return True
+        names = yield from list_objects(self.bucket, self.layout.folder(resource))
+        return any(token_of(name) is not None for name in names)
+
+    def _find_conflict(self) -> Operations:
+        """Return None: no source of locks keeps anything at S3."""
+        yield from ()
+
+    def _write(self, changes: PendingChanges) -> Operations:
+        (resource,) = {*changes.writes, *(entry.resource for entry in changes.entries)}
+        base = self._loaded[resource]
+        mark = base.manifest.mark
+        if value := changes.writes.get(resource):
+            mark = decode_object(value)
+        head = base.manifest.audit_head
+        for entry in changes.entries:
+            members = decode_object(encode_entry(entry)) | {"previous": head}
+            head = self.layout.new_entry(resource)
+            yield from self._upload(self.layout.folder(resource) + head, to_json(members))
+        newer = yield from self._swap(resource, base, base.manifest.next(mark=mark, audit_head=head))
+        if newer is not None:
+            raise ask.ConflictError(f"the manifest of resource {resource!r} has changed")
+
+    # --- blocks -------------------------------------------------------------------------------------------------------
+    def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
+        (resource,) = seen
+        yield from ()
+        return self._make_work(resource, self._loaded[resource], request.sequencer.token)
+
+    def _write_work(self, work: S3WriteBuffer) -> Operations:
+        if work.is_empty:
+            return
+        uploads = work.uploads()
+        names = {key: name for key, (name, _) in uploads.items()}
+        base = work.base
+        work.check_size(work.applied_to(base.manifest, names))
+        folder = self.layout.folder(work.resource)
+        for name, body in uploads.values():
+            yield from self._upload(folder + name, body)
+        if time.monotonic() > work.opened_s + FRESH_S:
+            base = yield from self.load(work.resource)
+            work.check_unchanged(base.manifest)
+        for _ in range(MAX_REPEATED):
+            newer = yield from self._swap(work.resource, base, work.applied_to(base.manifest, names))
+            if newer is None:
+                return
+            base = newer
+            work.check_unchanged(base.manifest)
+        raise ask.ConflictError("other blocks of the lease write there all the time")
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+    def _effect_places(self) -> Operations:
+        yield from self._read_all()
+        return [(name, key) for name, loaded in sorted(self._loaded.items()) for key in loaded.manifest.effects]
+
+    def _read_effect_value(self, resource: str, key: str) -> Operations:
+        loaded = self.work.base if self.work is not None else (yield from self.load(resource))
+        return loaded.manifest.effect(key)
+
+    def _rely_on_effect(self, resource: str, key: str, stored: StoredValue) -> None:
+        self.work.rely_on_effect(key, stored)
+
+    def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
+        self.work.keep_effect(key, None if value is None else decode_object(value))
+        yield from ()
+
+    def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
+        def without(manifest: Manifest) -> Manifest | None:
+            if manifest.effect(key) != stored:
+                return None
+            kept = {other: members for other, members in manifest.effects.items() if other != key}
+            return manifest.next(effects=kept)
+
+        return (yield from self.change(resource, without))
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def change(self, resource: str, apply: Callable[[Manifest], Manifest | None]) -> Operations:
+        """Replace a manifest by what `apply` makes of it, and return whether; None: it stays as it is."""
+        base = yield from self.load(resource)
+        for _ in range(MAX_REPEATED):
+            after = apply(base.manifest)
+            if after is None:
+                return False
+            base = yield from self._swap(resource, base, after)
+            if base is None:
+                return True
+        raise SourceUnavailableError(
+            f"{self._url}: the manifest of resource {resource!r} has changed {MAX_REPEATED} times in a row. Nothing "
+            f"was written: try again"
+        )
+
+    def _swap(self, resource: str, base: LoadedManifest, after: Manifest) -> Operations:
+        """Replace a manifest if it is still the one that was read. Return None, or else the one that is there now,
+        which the replacement can never replace any more.
+        """
+        body, is_lost = after.encode(), False
+        for _ in range(MAX_SENDS):
+            try:
+                if (yield from write_object(self.bucket, self.layout.manifest(resource), body, base.etag)) is not None:
+                    return None
+            except OutcomeUnknownError:
+                is_lost = True
+            except SourceUnavailableError as error:
+                if is_lost:
+                    raise self._unknown(resource) from error
+                raise
+            # Refused, or not answered. Either way it may have been done: something in between may have asked twice.
+            now: LoadedManifest = yield from self._look_again(resource, base, after)
+            if now.etag != base.etag:
+                return None if after.commits[-1] in now.manifest.commits else now
+            # Nothing has changed: the very same may be sent again, for S3 takes it once.
+        if is_lost:
+            raise self._unknown(resource)
+        raise SourceUnavailableError(
+            f"{self._url} refused {MAX_SENDS} times in a row to replace the manifest of resource {resource!r}, which "
+            f"nobody has changed. Nothing was written: try again; if it stays so, run `fencelock doctor`"
+        )
+
+    def _look_again(self, resource: str, base: LoadedManifest, after: Manifest) -> Operations:
+        """Read the manifest that was to be replaced; OutcomeUnknownError if it does not show whether it was."""
+        try:
+            now: LoadedManifest = yield from self.load(resource)
+        except SourceError as error:
+            raise self._unknown(resource) from error
+        is_known = now.etag == base.etag or after.commits[-1] in now.manifest.commits
+        if not (is_known or now.manifest.comes_after(base.manifest)):
+            raise self._unknown(resource)
+        return now
+
+    def _unknown(self, resource: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{self._url} did not confirm that the manifest of resource {resource!r} was replaced, so what was asked "
+            f"may have been done, or may be done yet: look before you repeat it"
+        )
+
+    def _upload(self, name: str, body: Body) -> Operations:
+        """Create an object; the name is new, so one that is there already is this one."""
+        for tries_left in reversed(range(MAX_SENDS)):
+            try:
+                if (yield from write_object(self.bucket, name, body)) is not None:
+                    return
+                if (yield from has_object(self.bucket, name)):
+                    return
+            except OutcomeUnknownError as error:
+                if not tries_left:
+                    raise self._not_uploaded(str(error)) from error
+        raise self._not_uploaded("the server refused to create an object")
+
+    def _not_uploaded(self, problem: str) -> SourceUnavailableError:
+        return SourceUnavailableError(
+            f"{self._url}: {problem}. It was to be uploaded, and counts only once the manifest names it: nothing was "
+            f"written. Try again"
+        )
+
+    # --- what one manifest for each resource cannot do ----------------------------------------------------------------
+    def _refuse_purge(self, _: Any) -> Operations:
+        yield from ()
+        raise UnsupportedError(
+            f"{self._url} changes one resource in one step, so no floor of all resources can rise with it: marks are "
+            f"not purged there. A mark is a part of its resource's manifest; it goes with the resource"
+        )
+
+    ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+        **OptimisticGuardCodec.ANSWERS,
+        ask.FindOldMarks: _refuse_purge,
+        ask.PurgeMarks: _refuse_purge,
+        ask.SetFloor: _refuse_purge,
+    }

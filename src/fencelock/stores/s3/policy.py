@@ -1,0 +1,55 @@
+"""The bucket policy that keeps roles to their resources, and writes to conditions, as a command of the AWS CLI.
+
+Promise: with it nobody replaces a manifest, or an object that a manifest names, without a condition, from whatever
+program or console; and nobody deletes a manifest. Roles other than those named write no object of the resource.
+Never: anything sent to S3.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from fencelock.stores.encoding import RESERVED
+from fencelock.stores.s3.guard.manifest import S3Layout
+
+_ARN = "arn:aws:s3:::"
+_BLINDLY = {
+    "Null": {"s3:if-match": "true", "s3:if-none-match": "true"},
+    "Bool": {"s3:ObjectCreationOperation": "true"},
+}
+"""A request that creates an object and has no condition; the parts of an upload in several parts have none."""
+
+
+def bucket_policy(bucket: str, layout: S3Layout, resource: str, lock: str, roles: Sequence[str]) -> str:
+    """Return the commands that let these roles write one resource, and nobody anything without a condition."""
+    policy = {"Version": "2012-10-17", "Statement": _statements(bucket, layout, resource, roles)}
+    named = ", ".join(map(repr, roles))
+    return "\n".join(
+        (
+            f"# roles {named} may write resource {resource!r} of lock {lock!r}, on a condition only",
+            "# This replaces the policy of the bucket: keep the statements that it has, and those of other resources.",
+            f"aws s3api put-bucket-policy --bucket {shlex.quote(bucket)} --policy {shlex.quote(json.dumps(policy))}",
+            "# Operators, who restore or remove a manifest, take the statement FencelockKeepManifests out before.",
+        )
+    )
+
+
+def _statements(bucket: str, layout: S3Layout, resource: str, roles: Sequence[str]) -> list[dict[str, Any]]:
+    everywhere, here = f"{_ARN}{bucket}/{layout.prefix}*", f"{_ARN}{bucket}/{layout.folder(resource)}*"
+    manifests = f"{_ARN}{bucket}/{layout.prefix}*/{RESERVED}/manifest"
+    theirs = {"ArnNotLike": {"aws:PrincipalArn": [_arn(role) for role in roles]}}
+    return [
+        _denial("FencelockConditions", ["s3:PutObject"], everywhere, _BLINDLY),
+        _denial("FencelockKeepManifests", ["s3:DeleteObject", "s3:DeleteObjectVersion"], manifests),
+        _denial("FencelockWriters", ["s3:PutObject", "s3:DeleteObject"], here, theirs),
+    ]
+
+
+def _denial(name: str, actions: list[str], where: str, condition: dict[str, Any] | None = None) -> dict[str, Any]:
+    denial: dict[str, Any] = {"Sid": name, "Effect": "Deny", "Principal": "*", "Action": actions, "Resource": where}
+    return denial if condition is None else {**denial, "Condition": condition}
+
+
+def _arn(role: str) -> str:
+    return role if role.startswith("arn:") else f"arn:aws:iam::*:role/{role}"

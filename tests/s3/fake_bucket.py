@@ -1,0 +1,141 @@
+"""A bucket in memory that keeps S3's conditions, or breaks them, and what can happen to a request on its way to it."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
+from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.s3.connection.client import _definite
+from fencelock.stores.s3.guard.store import S3Guard
+
+LOST = OutcomeUnknownError("lost on purpose")
+
+
+def etag_of(body: bytes) -> str:
+    """Return what S3 shows of an object: a digest of its bytes, between quotation marks."""
+    return f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+
+
+def is_manifest(call: Call) -> bool:
+    """Return whether a call replaces a manifest."""
+    return call.operation == "put_object" and call.arguments["Key"].endswith("/.fencelock/manifest")
+
+
+def is_upload(call: Call) -> bool:
+    """Return whether a call uploads the value of a key."""
+    return call.operation == "put_object" and "/.fencelock/" not in call.arguments["Key"]
+
+
+class FakeBucket:
+    """Objects by their names. `run` and `run_async` are those of S3Client."""
+
+    ignored: frozenset[str] = frozenset()
+    """Conditions that the server ignores, as rclone does."""
+    knows_quotes = True
+    """False: a condition with quotation marks is never met, as at radosgw."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.calls: list[Call] = []
+        self.mutex = threading.Lock()
+        self.on_call: Callable[[Call, Callable[[], Any]], Any] = lambda _, answer: answer()
+        """What happens to a call: it may answer it, before or after something else, twice, or not at all."""
+
+    def run(self, asking: Any, timeout_s: float = 0) -> Any:
+        return run_generator(asking, self.send)
+
+    async def run_async(self, asking: Any, timeout_s: float = 0) -> Any:
+        async def send(call: Call) -> Any:
+            return self.send(call)
+
+        return await run_generator_async(asking, send)
+
+    def send(self, call: Call) -> Any:
+        self.calls.append(call)
+        try:
+            return self.on_call(call, lambda: self.answer(call))
+        except OutcomeUnknownError as error:
+            raise _definite(error, call) from error
+
+    def answer(self, call: Call) -> Any:
+        with self.mutex:
+            return getattr(self, f"_{call.operation}")(**call.arguments)
+
+    def _get_object(self, Bucket: str, Key: str) -> Any:  # noqa: N803 - as botocore names them
+        if (body := self.objects.get(Key)) is None:
+            return Refusal("NoSuchKey", "", {})
+        return {"Body": body, "ETag": etag_of(body)}
+
+    _head_object = _get_object
+
+    def _put_object(self, Bucket: str, Key: str, Body: bytes | Path, **conditions: str) -> Any:  # noqa: N803
+        now = self.objects.get(Key)
+        wanted = {name: value for name, value in conditions.items() if name not in self.ignored}
+        if "IfNoneMatch" in wanted and now is not None:
+            return Refusal("PreconditionFailed", "", {})
+        if (etag := wanted.get("IfMatch")) is not None:
+            there = None if now is None else etag_of(now)
+            if there != (etag if self.knows_quotes else f'"{etag}"'):
+                return Refusal("PreconditionFailed" if now is not None else "NoSuchKey", "", {})
+        body = self.objects[Key] = Body.read_bytes() if isinstance(Body, Path) else Body
+        return {"ETag": etag_of(body)}
+
+    def _delete_object(self, Bucket: str, Key: str) -> Any:  # noqa: N803
+        self.objects.pop(Key, None)
+        return {}
+
+    def _list_objects_v2(self, Bucket: str, Prefix: str, Delimiter: str = "", ContinuationToken: str = "") -> Any:  # noqa: N803
+        names = sorted(name for name in self.objects if name.startswith(Prefix))
+        if Delimiter:
+            cut = {name[: name.index("/", len(Prefix)) + 1] for name in names if "/" in name[len(Prefix) :]}
+            return {"CommonPrefixes": [{"Prefix": one} for one in sorted(cut)]}
+        page = [name for name in names if name > ContinuationToken][:3]
+        is_more = bool(page) and page[-1] != names[-1]
+        more = {"NextContinuationToken": page[-1]} if is_more else {}
+        return {"Contents": [{"Key": name} for name in page], "IsTruncated": is_more, **more}
+
+    def _get_bucket_lifecycle_configuration(self, Bucket: str) -> Any:  # noqa: N803
+        return Refusal("NoSuchLifecycleConfiguration", "", {})
+
+    # --- what may happen to a call ------------------------------------------------------------------------------------
+    def on(self, matches: Callable[[Call], bool], *steps: Callable[[Callable[[], Any]], Any]) -> None:
+        """Have the first calls that match answered by these steps, one each, and all others as usual."""
+        left: Iterator[Any] = iter(steps)
+
+        def answer(call: Call, normally: Callable[[], Any]) -> Any:
+            step = next(left, None) if matches(call) else None
+            return normally() if step is None else step(normally)
+
+        self.on_call = answer
+
+    def guard_store(self, url: str = "s3://bucket/prefix") -> S3Guard:
+        """Return a store over this bucket."""
+        store = S3Guard(url)
+        store.client = self
+        return store
+
+
+def lose_reply(answer: Callable[[], Any]) -> Any:
+    """The call is answered, and nobody hears it."""
+    answer()
+    raise LOST
+
+
+def lose_request(_: Callable[[], Any]) -> Any:
+    """The call does not arrive, and nobody knows."""
+    raise LOST
+
+
+def double(answer: Callable[[], Any]) -> Any:
+    """The call arrives twice, and the second answer is told, as a client tells it that repeats by itself."""
+    answer()
+    return answer()
+
+
+def is_down(_: Callable[[], Any]) -> Any:
+    """Nobody answers, and nothing was sent."""
+    raise SourceUnavailableError("down on purpose")

@@ -1,0 +1,247 @@
+"""What the S3 guard makes of requests that are lost, late or doubled, at a bucket in memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fencelock import GuardError, OutcomeUnknownError, SourceUnavailableError, StaleTokenError
+from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.s3.guard import codec, manifest
+from tests.s3.fake_bucket import LOST, double, is_down, is_manifest, is_upload, lose_reply, lose_request
+from tests.s3.scene import Scene, elsewhere, scene
+from tests.support.guards import HandmadeLease
+
+__all__ = ["scene"]
+
+FEW = 8
+
+
+def is_read(call: Call) -> bool:
+    return call.operation == "get_object"
+
+
+class HeldBack:
+    """A call that is on its way: it arrives when the test says so, and by then nobody waits for its answer."""
+
+    def __init__(self, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        self.arrive: Callable[[], Any] = lambda: None
+
+    def __call__(self, answer: Callable[[], Any]) -> Any:
+        self.arrive = answer
+        self.meanwhile()
+        raise LOST
+
+
+@pytest.mark.parametrize("fault", [lose_reply, lose_request, double])
+@pytest.mark.parametrize("matches", [is_manifest, is_upload])
+def test_a_block_whose_request_is_lost_or_doubled_is_written_once(scene: Scene, matches: Any, fault: Any) -> None:
+    """A client that repeats by itself is told of a refusal, though its own bytes are there."""
+    before = len(scene.manifest["commits"])
+    scene.bucket.on(matches, fault)
+    scene.write("mine")
+    assert scene.value() == "mine"
+    assert scene.values() == [b"mine"]
+    assert len(scene.manifest["commits"]) == before + 1
+
+
+@pytest.mark.parametrize("fault", [lose_reply, lose_request, double])
+def test_a_seal_whose_request_is_lost_or_doubled_is_made_once(scene: Scene, fault: Any) -> None:
+    scene.bucket.on(is_manifest, fault)
+    guard = scene.guard()
+    guard.seal(HandmadeLease(6))
+    assert guard.mark().token == 6
+
+
+def test_a_request_that_arrives_after_a_successors_seal_does_nothing(scene: Scene) -> None:
+    held_back = HeldBack(meanwhile=scene.succeed)
+    scene.bucket.on(is_manifest, held_back)
+    with pytest.raises(StaleTokenError, match="its mark is 6"):
+        scene.write("late")
+    assert isinstance(held_back.arrive(), Refusal)
+    assert scene.value() == "new"
+
+
+def test_a_request_that_arrives_after_its_repetition_does_nothing(scene: Scene) -> None:
+    held_back = HeldBack()
+    scene.bucket.on(is_manifest, held_back)
+    scene.write("mine")
+    after = scene.manifest
+    assert isinstance(held_back.arrive(), Refusal)
+    scene.write("next")
+    assert isinstance(held_back.arrive(), Refusal)
+    assert scene.value() == "next"
+    assert len(scene.manifest["commits"]) == len(after["commits"]) + 1
+
+
+def test_a_manifest_never_comes_back_to_former_bytes(scene: Scene) -> None:
+    """S3 compares bytes: a writer who has read the former ones would be admitted."""
+    held_back = HeldBack()
+    scene.bucket.on(is_manifest, held_back)
+    seen = set()
+    for _ in range(3):
+        for value in ("x", "y"):
+            scene.write(value)
+            seen.add(scene.bucket.objects[scene.layout.manifest("reports")])
+    assert len(seen) == 6
+    assert isinstance(held_back.arrive(), Refusal)
+
+
+def test_a_lost_answer_that_cannot_be_looked_for_is_unknown(scene: Scene) -> None:
+    scene.bucket.on(lambda call: is_manifest(call) or is_read(call), None, lose_reply, is_down)
+    with pytest.raises(OutcomeUnknownError, match="may have been done") as caught:
+        scene.write("mine")
+    assert not caught.value.definite
+    assert scene.value() == "mine"
+
+
+@pytest.fixture
+def few_ids(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Have manifests know the ids of few predecessors, and return of how many."""
+    monkeypatch.setattr(manifest, "KEPT_COMMITS", FEW)
+    return FEW
+
+
+def overtake(scene: Scene, times: int) -> None:
+    for number in range(times):
+        scene.write_elsewhere(str(number), key="another")
+
+
+def test_a_lost_answer_that_too_many_others_followed_is_unknown(scene: Scene, few_ids: int) -> None:
+    """Nobody can tell any more which manifests came in between."""
+    held_back = HeldBack(meanwhile=lambda: overtake(scene, few_ids))
+    scene.bucket.on(is_manifest, held_back)
+    with pytest.raises(OutcomeUnknownError):
+        scene.write("mine")
+    assert isinstance(held_back.arrive(), Refusal)
+
+
+def test_what_was_overtaken_by_few_others_is_certain(scene: Scene, few_ids: int) -> None:
+    scene.bucket.on(is_manifest, HeldBack(meanwhile=lambda: overtake(scene, few_ids - 2)))
+    scene.write("mine")
+    assert scene.value() == "mine"
+
+
+def test_a_long_block_that_many_others_have_overtaken_is_written(
+    scene: Scene, few_ids: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "FRESH_S", -1.0)
+    with scene.block() as txn:
+        txn.put("k", "mine")
+        overtake(scene, 2 * few_ids)
+    assert scene.value() == "mine"
+
+
+def test_a_long_block_that_a_successor_has_overtaken_writes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "FRESH_S", -1.0)
+
+    def late() -> None:
+        with scene.block() as txn:
+            txn.put("k", "late")
+            scene.succeed()
+
+    with pytest.raises(StaleTokenError):
+        late()
+    assert scene.value() == "new"
+
+
+def test_a_server_that_is_down_leaves_nothing_in_doubt(scene: Scene) -> None:
+    for matches in (is_upload, is_manifest):
+        scene.bucket.on(matches, is_down)
+        with pytest.raises(SourceUnavailableError) as caught:
+            scene.write("mine")
+        assert caught.value.definite
+    assert scene.value() is None
+
+
+def test_an_upload_that_is_never_confirmed_leaves_nothing_in_doubt(scene: Scene) -> None:
+    scene.bucket.on(is_upload, *[lose_request] * 3)
+    with pytest.raises(SourceUnavailableError, match="counts only once the manifest names it") as caught:
+        scene.write("mine")
+    assert caught.value.definite
+    assert scene.value() is None
+
+
+def test_an_upload_that_was_refused_is_never_named(scene: Scene) -> None:
+    """It is looked for: a refusal may be the answer to a client's own repetition, or may not."""
+
+    def refuse(_: Any) -> Refusal:
+        return Refusal("ConditionalRequestConflict", "", {})
+
+    scene.bucket.on(is_upload, refuse)
+    scene.write("mine")
+    assert scene.value() == "mine"
+    scene.bucket.on(is_upload, *[refuse] * 3)
+    with pytest.raises(SourceUnavailableError, match="refused to create"):
+        scene.write("another")
+    assert scene.value() == "mine"
+
+
+def test_a_manifest_that_somebody_is_just_writing_is_tried_again(scene: Scene) -> None:
+    scene.bucket.on(is_manifest, lambda _: Refusal("ConditionalRequestConflict", "", {}))
+    scene.write("mine")
+    assert scene.value() == "mine"
+
+
+def test_a_manifest_that_is_refused_for_no_reason_is_not_written(scene: Scene) -> None:
+    scene.bucket.on(is_manifest, *[lambda _: Refusal("PreconditionFailed", "", {})] * 6)
+    with pytest.raises(SourceUnavailableError, match="which nobody has changed") as caught:
+        scene.write("mine")
+    assert caught.value.definite
+
+
+def test_a_server_that_compares_etags_without_quotation_marks_is_understood(scene: Scene) -> None:
+    scene.bucket.knows_quotes = False
+    scene.write("mine")
+    scene.succeed()
+    with pytest.raises(StaleTokenError):
+        scene.write("late")
+    assert scene.value() == "new"
+
+
+# --- two blocks of one lease ------------------------------------------------------------------------------------------
+def test_two_blocks_of_one_lease_that_touch_different_keys_both_count(scene: Scene) -> None:
+    with scene.block() as first:
+        first.put("a", "1")
+        scene.bucket.on(is_manifest, lambda answer: (scene.write_elsewhere("2", key="b"), answer())[1])
+    assert (scene.value("a"), scene.value("b")) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    "relies",
+    [lambda txn: txn.get("k"), lambda txn: txn.keys(), lambda txn: txn.keys("k"), lambda txn: txn.url("k")],
+)
+def test_a_block_whose_reads_another_one_has_changed_writes_nothing(scene: Scene, relies: Any) -> None:
+    def late() -> None:
+        with scene.block() as txn:
+            relies(txn)
+            txn.put("a", "from what was read")
+            scene.bucket.on(is_manifest, lambda answer: (scene.write_elsewhere("changed"), answer())[1])
+
+    with pytest.raises(GuardError, match="which the block had read, has changed"):
+        late()
+    assert (scene.value("a"), scene.value()) == (None, "changed")
+
+
+def test_a_block_of_a_closed_lease_writes_nothing(scene: Scene) -> None:
+    def late() -> None:
+        with scene.block() as txn:
+            txn.put("k", "late")
+            elsewhere(lambda: scene.guard().close(scene.lease))
+
+    with pytest.raises(StaleTokenError, match="its own holder closed it"):
+        late()
+    assert scene.value() is None
+
+
+def test_a_block_that_writes_nothing_asks_once(scene: Scene) -> None:
+    before = len(scene.bucket.calls)
+    guard = scene.guard()
+    guard.seal(scene.lease)
+    sealed = len(scene.bucket.calls) - before
+    with guard.transaction(scene.lease) as txn:
+        assert txn.keys() == []
+    assert len(scene.bucket.calls) - before - sealed == 1
