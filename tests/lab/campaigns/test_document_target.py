@@ -10,6 +10,9 @@ from fencelock import Sequencer
 from fencelock_lab.campaigns.document_target import DocumentTarget
 from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
 from fencelock_lab.campaigns.targets import make_target
+from tests.s3.fix_s3 import Corner, seaweed
+
+__all__ = ["seaweed"]
 
 Tenure = Callable[[], Sequencer]
 
@@ -20,7 +23,11 @@ def target(tmp_path: Path) -> DocumentTarget:
     settings = CampaignSettings(
         source=f"sqlite:///{tmp_path}/locks.db", guard=f"file://{tmp_path}/data", run="run", of="source"
     )
-    made = make_target(settings, 1)
+    return made_target(settings)
+
+
+def made_target(settings: CampaignSettings) -> DocumentTarget:
+    made = make_target(settings, 0)
     assert isinstance(made, DocumentTarget)
     made.create()
     return made
@@ -40,6 +47,23 @@ def write(target: DocumentTarget, proof: Sequencer, name: str) -> None:
     seen = target.read(proof, resource)
     with target.writing(proof, resource, seen, name, proof.token):
         pass
+
+
+def check_all(guard: str, folder: Path) -> None:
+    """Check a target of another store, and take it away."""
+    target = made_target(CampaignSettings(source=f"sqlite:///{folder}/locks.db", guard=guard, run="run", of="source"))
+    (resource,) = target.resources
+    with target.holding() as lease:
+        old = lease.sequencer
+        write(target, old, "a")
+    with target.holding() as lease:
+        write(target, lease.sequencer, "b")
+        with pytest.raises(fencelock.StaleTokenError):
+            write(target, old, "late")
+        newest = lease.token
+    assert target.final(resource) == ([("a", 1, old.token), ("b", 2, newest)], 2)
+    assert target.remove() == []
+    assert not target.is_there(resource)
 
 
 def test_the_final_state_is_what_was_written(target: DocumentTarget, tenure: Tenure) -> None:
@@ -79,3 +103,7 @@ def test_what_was_made_is_taken_away_again(target: DocumentTarget) -> None:
 
 def test_a_store_that_refuses_nobody_by_itself_is_not_tried_without_a_token(target: DocumentTarget) -> None:
     assert possible_faults(None, target.url, None) == ("freeze", "kill", "jump")
+
+
+def test_objects_of_s3_are_documents(seaweed: Corner, tmp_path: Path) -> None:
+    check_all(seaweed.url, tmp_path)

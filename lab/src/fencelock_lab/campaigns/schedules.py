@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import fencelock
 from fencelock_lab.campaigns.amounts import USUAL_LEAST
@@ -38,7 +39,10 @@ from fencelock_lab.campaigns.settings import (
 )
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
+from fencelock_lab.servers.fleet import fleet_of
+from fencelock_lab.servers.ministack import CREDENTIALS
 from fencelock_lab.servers.programs import FAKETIME, find
+from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
 from fencelock_lab.servers.setup import Setup
 from fencelock_lab.servers.setups import SETUPS
 
@@ -50,6 +54,8 @@ HTTP = "http"
 """As the guard of a schedule: a service whose data are in a SQLite file."""
 FILES = "files"
 """As the guard of a schedule: a folder."""
+S3 = "s3"
+"""As the guard of a schedule: a bucket of SeaweedFS."""
 QUORUM_TTL_S = 2.0
 WRONG_RATES = (1.0, 1.0, 1.1, 0.9)
 """How fast each worker's clock goes: a lease's margin, a tenth of its ttl, is for clocks that are so wrong."""
@@ -135,6 +141,7 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
         CampaignSchedule("http", STORES, guard=HTTP),
         CampaignSchedule("files", STORES, guard=FILES),
+        CampaignSchedule("s3", STORES, guard=S3, ttl=QUORUM_TTL_S, duration=20.0),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
             "sqlite-anywhere",
@@ -223,6 +230,10 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
         elif schedule.guard == FILES:
             guard = f"file://{folder}/data"
             Path(folder, "data").mkdir()
+        elif schedule.guard == S3:
+            stack.enter_context(patch.dict(os.environ, CREDENTIALS))
+            fleet = stack.enter_context(fleet_of(SeaweedFleet, "fencelock-s3-"))
+            guard = f"s3://{BUCKET}/verify?endpoint={stack.enter_context(fleet.new_server()).url}"
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
         yield _Place(source, guard, servers)

@@ -148,6 +148,8 @@ def _read_version(url: str) -> str:
         return f"an HTTP service over SQLite {sqlite3.sqlite_version}"
     if scheme == "etcd":
         return f"etcd {_etcd_version(url)}"
+    if scheme == "s3":
+        return "S3 by SeaweedFS"
     if scheme == "file":
         return f"files on {filesystem(Path(urlsplit(url).path))}"
     with unfenced(url) as connection:
