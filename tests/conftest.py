@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.etcd.fix_etcd",
     "tests.etcd.fix_tls",
     "tests.zookeeper.fix_zookeeper",
+    "tests.redis.fix_redis",
 ]
 
 

@@ -22,6 +22,9 @@ is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, an
 A page with the line `<!-- s3 -->` is run with an empty bucket `fencelock` at an emulator of S3, whose address is in
 S3_ENDPOINT; credentials are in the environment.
 
+A page with the line `<!-- redis -->` is run with an empty Redis server, whose address is in REDIS_SERVER:
+`redis://$REDIS_SERVER` leads there.
+
 A page with the line `<!-- nats -->` is run with an empty NATS server with JetStream, whose URL is in NATS_URL.
 
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
@@ -46,6 +49,7 @@ _NEEDS_MYSQL = "\n<!-- mysql -->\n"
 _NEEDS_ETCD = "\n<!-- etcd -->\n"
 _NEEDS_ZOOKEEPER = "\n<!-- zookeeper -->\n"
 _NEEDS_S3 = "\n<!-- s3 -->\n"
+_NEEDS_REDIS = "\n<!-- redis -->\n"
 _NEEDS_NATS = "\n<!-- nats -->\n"
 
 
@@ -91,6 +95,11 @@ def needs_zookeeper(document: str) -> bool:
 def needs_s3(document: str) -> bool:
     """Tell whether the page is run with an emulator of S3."""
     return _NEEDS_S3 in document
+
+
+def needs_redis(document: str) -> bool:
+    """Tell whether the page is run with a Redis server."""
+    return _NEEDS_REDIS in document
 
 
 def needs_nats(document: str) -> bool:

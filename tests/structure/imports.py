@@ -77,6 +77,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.integrations.prometheus": {"prometheus_client"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},
+    "fencelock.stores.redis": {"redis"},
     "fencelock.testing.pytest": {"psycopg", "pytest"},
 }
 """Each package with clients of its own, and which."""

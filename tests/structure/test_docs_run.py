@@ -25,6 +25,7 @@ from tests.structure.doc_blocks import (
     needs_mysql,
     needs_nats,
     needs_postgres,
+    needs_redis,
     needs_s3,
     needs_zookeeper,
     prints,
@@ -74,6 +75,9 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
             emulator = running.enter_context(request.getfixturevalue("ministack_fleet").new_server())
             make_bucket(emulator.endpoint)
             monkeypatch.setenv("S3_ENDPOINT", emulator.endpoint)
+        if needs_redis(text):
+            keys = running.enter_context(request.getfixturevalue("redis_fleet").new_server())
+            monkeypatch.setenv("REDIS_SERVER", keys.address)
         if needs_nats(text):
             broker = running.enter_context(request.getfixturevalue("nats_fleet").new_server())
             monkeypatch.setenv("NATS_URL", broker.url)

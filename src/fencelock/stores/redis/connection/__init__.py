@@ -1,0 +1,1 @@
+"""Connections to Redis: the client, URLs, errors, and what a server must be."""

@@ -1,0 +1,1 @@
+"""Redis and Valkey as a guard, alone and in a cluster."""

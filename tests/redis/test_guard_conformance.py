@@ -1,0 +1,74 @@
+"""The Redis guard keeps every rule, synchronously and on the event loop, at Redis, at Valkey, and in a cluster."""
+
+import pytest
+
+from fencelock.stores.redis.guard.connection import AsyncRedisTransaction, RedisTransaction
+from fencelock.testing import AsyncGuardConformance, GuardConformance
+from fencelock_lab.servers.redis import RedisFleet
+from tests.redis.fix_redis import THREE, Corner, fresh_corner
+
+
+class AtRedis:
+    """A fresh prefix for each check. A value is a key that holds a string."""
+
+    enforces = observes = False
+    interrupted_files: tuple[str, ...] = ("stores/redis/connection/",)
+    kind = "redis"
+    size = 1
+    corner: Corner
+
+    def setup_method(self) -> None:
+        """The server comes first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _at_redis(self, redis_fleet: RedisFleet) -> None:
+        self.corner = fresh_corner(redis_fleet, self.kind, self.size)
+        self.direct = self.corner.direct
+        super().setup_method()
+
+    def make_url(self) -> str:
+        return self.corner.url
+
+    def dump(self) -> bytes:
+        return self.direct.dump(self.corner.prefix)
+
+    def key(self, table: str, key: str) -> str:
+        return self.corner.key(f"{table}:{key}")
+
+    def put(self, native: RedisTransaction, table: str, key: str, value: str) -> None:
+        native.execute("SET", self.key(table, key), value)
+
+    def put_alone(self, table: str, key: str, value: str) -> None:
+        self.direct("SET", self.key(table, key), value)
+
+    def lose_mark(self, resource: str) -> None:
+        self.direct("DEL", self.corner.own(f"marks/{resource}"))
+
+    def get(self, table: str, key: str) -> str | None:
+        return self.direct.get(self.key(table, key))
+
+
+class TestRedisGuard(AtRedis, GuardConformance):
+    pass
+
+
+class TestAsyncRedisGuard(AtRedis, AsyncGuardConformance):
+    async def put_async(self, native: AsyncRedisTransaction, table: str, key: str, value: str) -> None:
+        native.execute("SET", self.key(table, key), value)
+
+
+@pytest.mark.campaign
+class TestValkeyGuard(AtRedis, GuardConformance):
+    interrupted_files = ()
+    kind = "valkey"
+
+
+@pytest.mark.campaign
+class TestRedisGuardInACluster(AtRedis, GuardConformance):
+    interrupted_files = ()
+    size = THREE
+
+
+@pytest.mark.campaign
+class TestAsyncRedisGuardInACluster(AtRedis, AsyncGuardConformance):
+    size = THREE
