@@ -1,8 +1,10 @@
 """The guard's store of a folder: its URL, what it refuses to run on, what `doctor` and `--print-policy` say."""
 
 import os
+import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from fencelock.stores.files.guard.journal import decode_journal, encode_journal
 from fencelock.stores.files.guard.layout import Step, name_parts, names_of
 from fencelock.stores.files.guard.store import FilesGuard
 from tests.files.guarded import LOCK, RESOURCE, GuardedFolder
+from tests.support.helpers import folder_in_memory
 
 
 # --- the URL ----------------------------------------------------------------------------------------------------------
@@ -91,14 +94,52 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
-def test_a_folder_that_may_not_be_written_is_an_error_with_a_remedy(folder: GuardedFolder) -> None:
-    folder.write(5, a="old")
-    folder.files.chmod(0o500)
-    with pytest.raises(SourceUnavailableError, match="let this user read and write the folder"):
-        folder.write(5, a="new")
-    folder.files.chmod(0o700)
-    assert folder.read() == {"a": "old"}
+@pytest.fixture
+def unprivileged() -> Iterator[GuardedFolder]:
+    """A guarded folder that any user of the system reaches, and that belongs to one who is no administrator."""
+    base = folder_in_memory("fencelock-")
+    made = GuardedFolder(base)
+    made.write(5, a="old")
+    for path in [base, *base.rglob("*")]:
+        os.chown(path, NOBODY if os.geteuid() == 0 else -1, -1)
+    yield made
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("closed", ["", "daily", ".fencelock/staged", ".fencelock/marks", ".fencelock/drafts/daily"])
+def test_a_folder_that_may_not_be_written_is_an_error_with_a_remedy(unprivileged: GuardedFolder, closed: str) -> None:
+    """In a child without the rights of an administrator, who may write everywhere. "": the child succeeds."""
+    if closed:
+        (unprivileged.base / closed).chmod(0o500)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_is_denied(unprivileged))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if closed else WRITTEN)
+    if closed:
+        (unprivileged.base / closed).chmod(0o700)
+    assert unprivileged.read() == {"a": "old" if closed else "new"}
+    unprivileged.guard.seal(unprivileged.lease(7))
+    assert unprivileged.leftovers() == []
+
+
+NOBODY = 65534
+WRITTEN = 3
+
+
+def _is_denied(folder: GuardedFolder) -> int:
+    """Return the exit code of a child that may not write: 0 if it is told so."""
+    try:
+        if os.geteuid() == 0:
+            os.seteuid(NOBODY)
+        guard = folder.open()
+        guard.seal(folder.lease(6))
+        with guard.transaction(folder.lease(6)) as txn:
+            txn.write("a", "new")
+    except SourceUnavailableError as error:
+        return 0 if "let this user read and write the folder" in str(error) else 1
+    except BaseException:  # Nothing may leave the child.
+        return 2
+    return WRITTEN
 
 
 # --- the journal ------------------------------------------------------------------------------------------------------

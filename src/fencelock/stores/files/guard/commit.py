@@ -12,6 +12,7 @@ of Linux's file systems have it.
 """
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fencelock.errors import GuardError
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.files.guard.errors import not_finished, unavailable, unknown
@@ -58,6 +60,8 @@ class Folder:
             with self._mapping:
                 return self._ANSWERS[type(operation)](self, folder, operation)
         finally:
+            if folder.locked >= 0:
+                fcntl.flock(folder.locked, fcntl.LOCK_UN)
             folder.close()
 
     def _read_values(self, folder: OpenFolder, operation: ReadValues) -> tuple[bytes | None, ...]:
@@ -245,7 +249,7 @@ def _remove_drafts(folder: OpenFolder, steps: Iterable[Step]) -> None:
 
 def _remove_all(folder: OpenFolder, files: Iterable[Parts]) -> None:
     for parts in files:
-        with suppress(OSError):
+        with suppress(OSError, GuardError):
             folder.remove(parts)
 
 

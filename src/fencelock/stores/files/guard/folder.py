@@ -29,8 +29,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _JOURNAL = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
-MAX_VALUE_BYTES = 1_000_000
-"""Of the guard's own values; what is longer was not written by a guard, and is not read to its end."""
+MAX_VALUE_BYTES = 65_536
+"""Of the guard's own values, which one call reads; what is longer was not written by a guard."""
 
 
 class OpenFolder:
@@ -38,16 +38,20 @@ class OpenFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.locked = -1
+        """The journal's descriptor, from just before its lock is asked for."""
         self._descriptors: dict[Parts, int] = {}
-        self._device = 0
         _OPEN.add(self)
 
     def __del__(self) -> None:
         """Close what a signal handler's exception has kept from being closed."""
-        self.close()
+        if hasattr(self, "_descriptors"):
+            self.close()
 
     def close(self) -> None:
-        """Close every descriptor, and free the lock with them."""
+        """Close every descriptor. Whoever has the lock frees it before, where no signal handler's exception can come
+        between: until this object is collected, its descriptors would keep the lock.
+        """
         while self._descriptors:
             with suppress(KeyError):
                 _close(self._descriptors.popitem()[1])
@@ -55,7 +59,7 @@ class OpenFolder:
     def disown(self) -> None:
         """Close the copies in a forked child; whatever goes on with them is refused by the kernel."""
         for parts, descriptor in self._descriptors.items():
-            self._descriptors[parts] = -1
+            self._descriptors[parts] = self.locked = -1
             _close(descriptor)
 
     def _open(self, parts: Parts, name: str, flags: int, parent: int | None) -> int:
@@ -69,9 +73,7 @@ class OpenFolder:
         if parts in self._descriptors:
             return self._descriptors[parts]
         if not parts:
-            root = self._open(parts, str(self.path), _FOLDER, None)
-            self._device = os.fstat(root).st_dev
-            return root
+            return self._open(parts, str(self.path), _FOLDER, None)
         parent = self.folder(parts[:-1], create=create)
         try:
             found = self._open(parts, parts[-1], _FOLDER, parent)
@@ -84,9 +86,12 @@ class OpenFolder:
             if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
                 raise
             raise self.refusal(parts, "is a symbolic link, or no folder") from error
-        if os.fstat(found).st_dev != self._device:
+        if os.fstat(found).st_dev != self._device():
             raise self.refusal(parts, "is on another device, to which nothing can be renamed")
         return found
+
+    def _device(self) -> int:
+        return os.fstat(self._descriptors[()]).st_dev
 
     def _make(self, name: str, parent: int, *, is_private: bool) -> None:
         """Make a folder, with the permissions of the one that it is in unless it is the guard's own."""
@@ -122,8 +127,10 @@ class OpenFolder:
             descriptor = self.open_file(parts)
         except FileNotFoundError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(MAX_VALUE_BYTES)
+        try:
+            return os.read(descriptor, MAX_VALUE_BYTES)
+        finally:
+            os.close(descriptor)
 
     def create(self, parts: Parts, value: bytes) -> None:
         """Write a new file, and put its bytes onto the disk."""
@@ -147,7 +154,7 @@ class OpenFolder:
             raise self.refusal(parts, "is no plain file")
         if found.st_nlink > 1:
             raise self.refusal(parts, f"has {found.st_nlink} names (hard links)")
-        if found.st_dev != self._device:
+        if found.st_dev != self._device():
             raise self.refusal(parts, "is on another device")
 
     def names(self, parts: Parts) -> list[str]:
@@ -179,8 +186,9 @@ class OpenFolder:
         """Wait for the lock and take it; return False if no guard was ever used here, and is not now."""
         give_up_s, wait_s = time.monotonic() + LOCK_TIMEOUT_S, _MIN_WAIT_S
         while self._open_journal(create=create):
+            self.locked = self.journal
             try:
-                fcntl.flock(self.journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > give_up_s:
                     raise self._busy() from None
@@ -214,6 +222,7 @@ class OpenFolder:
 
     def _reopen(self, home: int, flags: int) -> None:
         if JOURNAL in self._descriptors:
+            self.locked = -1  # Another thread may get the number.
             _close(self._descriptors.pop(JOURNAL))
         self._open(JOURNAL, JOURNAL[-1], flags, home)
 
