@@ -4,22 +4,27 @@ import contextlib
 import json
 
 import pytest
+from aiobotocore.httpsession import AIOHTTPSession
+from botocore.exceptions import ReadTimeoutError
+from botocore.httpsession import URLLib3Session
 
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.ministack import MinistackFleet
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
-from tests.s3.fake_bucket import FakeBucket
+from tests.fix_servers import fresh_name
+from tests.s3.fake_bucket import LOST, FakeBucket
 from tests.s3.fix_s3 import Corner, new_corner
 
 
 class InMemory:
     """A bucket of its own for each check. A value is a key of the resource that the block is in."""
 
-    enforces = observes = False
+    compares_reads = True
+    is_async: bool
 
     def make_url(self):
         self.bucket = FakeBucket()
-        return "s3://bucket/prefix"
+        return f"s3://{fresh_name('bucket')}/prefix"
 
     def make_store(self, url):
         return self.bucket.guard_store(url)
@@ -29,6 +34,21 @@ class InMemory:
 
     def put(self, native, table, key, value):
         native.put(f"{table}/{key}", value)
+
+    def read(self, native, table, key):
+        found = native.get(f"{table}/{key}")
+        return None if found is None else found.decode()
+
+    def wire(self):
+        return FakeBucket, "answer_async" if self.is_async else "answer"
+
+    def lost_reply(self):
+        return LOST
+
+    def make_careless_store(self):
+        bucket = FakeBucket()
+        bucket.ignored = frozenset({"IfNoneMatch", "IfMatch"})
+        return bucket.guard_store(f"s3://{fresh_name('careless')}/prefix")
 
     def put_alone(self, table, key, value):
         self.bucket.objects["prefix/r/alone"] = value.encode()
@@ -65,7 +85,8 @@ class TestAsyncInMemory(InMemory, AsyncGuardConformance):
 class InBucket:
     """The same at a server, with a prefix for each check."""
 
-    enforces = observes = False
+    compares_reads = True
+    is_async: bool
     corner: Corner
 
     def setup_method(self):
@@ -82,7 +103,14 @@ class InBucket:
     def dump(self):
         return b"".join(map(self.corner.read, self.corner.names()))
 
-    put = InMemory.put
+    put, read = InMemory.put, InMemory.read
+
+    def wire(self):
+        """Where a request leaves botocore, or aiobotocore."""
+        return (AIOHTTPSession if self.is_async else URLLib3Session), "send"
+
+    def lost_reply(self):
+        return ReadTimeoutError(endpoint_url=self.corner.endpoint)
 
     def put_alone(self, table, key, value):
         self.corner.put_alone("r", f"{table}/{key}", value)
