@@ -122,7 +122,7 @@ def test_time_that_is_left_over_goes_to_the_parts_that_follow() -> None:
 
 
 def test_parts_are_chosen_by_name() -> None:
-    assert chosen(["postgres", "redis"], ["guarded"]) == {"postgres": {"guarded": SUBJECTS["postgres"]["guarded"]}}
+    assert chosen(["postgres", "simulated"], ["guarded"]) == {"postgres": {"guarded": SUBJECTS["postgres"]["guarded"]}}
     assert chosen(SUBJECTS, []) == SUBJECTS
     assert set(command.QUESTIONS) == {part for parts in SUBJECTS.values() for part in parts}
 

@@ -10,6 +10,7 @@ from fencelock import Sequencer
 from fencelock_lab.campaigns.document_target import DocumentTarget
 from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
 from fencelock_lab.campaigns.targets import make_target
+from tests.redis.fix_redis import Corner as RedisCorner
 from tests.s3.fix_s3 import Corner, seaweed
 
 __all__ = ["seaweed"]
@@ -107,3 +108,7 @@ def test_a_store_that_refuses_nobody_by_itself_is_not_tried_without_a_token(targ
 
 def test_objects_of_s3_are_documents(seaweed: Corner, tmp_path: Path) -> None:
     check_all(seaweed.url, tmp_path)
+
+
+def test_keys_of_redis_are_documents(redis: RedisCorner, tmp_path: Path) -> None:
+    check_all(redis.url, tmp_path)

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.schedules import FILE, FILES, HTTP, OWN, S3, SCHEDULES, CampaignSchedule, run_schedule
+from fencelock_lab.campaigns.schedules import (
+    FILE,
+    FILES,
+    HTTP,
+    OWN,
+    REDIS,
+    S3,
+    SCHEDULES,
+    CampaignSchedule,
+    run_schedule,
+)
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from fencelock_lab.servers import programs
 from tests.lab.campaigns.test_own import need_all
@@ -36,9 +46,11 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_promise_is_kept(name: str, folder: Path, tmp_path: Path) -> None:
     """On a loaded machine little happens in one run: what has happened is judged, and it runs again."""
     schedule = SCHEDULES[name]
+    if schedule.guard == REDIS:
+        need(programs.REDIS)
     if schedule.guard == S3:
         need(programs.WEED)
-    for setup in {schedule.setup, schedule.guard} - {None, FILE, FILES, HTTP, S3}:
+    for setup in {schedule.setup, schedule.guard} - {None, FILE, FILES, HTTP, REDIS, S3}:
         need_all(str(setup))
     left: list[str] = []
     for _ in range(MAX_RUNS):

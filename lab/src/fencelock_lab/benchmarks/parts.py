@@ -14,7 +14,7 @@ SUBJECTS: Mapping[str, Mapping[str, float]] = {
     "mysql": {"contest": 150.0, **_QUESTIONS, "held": 80.0},
     "etcd": {"contest": 125.0, **_QUESTIONS},
     "zookeeper": {"contest": 190.0, **_QUESTIONS},
-    "redis": {"contest": 215.0},
+    "redis": {"contest": 215.0, "guarded": 20.0},
     "files": {"guarded": 20.0},
     "http": {"http": 60.0},
     "startup": {"startup": 45.0},

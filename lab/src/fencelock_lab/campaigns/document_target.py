@@ -6,6 +6,7 @@ overwrites another one takes its line away.
 
 import json
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from fencelock_lab.campaigns.target import ROWS, GuardTarget, Row, TargetState, rows_of
 
@@ -63,6 +64,11 @@ class DocumentTarget(GuardTarget):
             return any(self.get(connection, name) is not None for name in self.made_for(resource))
 
     # --- how the store calls them -------------------------------------------------------------------------------------
+    @property
+    def place(self) -> str:
+        """What the names of documents begin with."""
+        return ""
+
     def get(self, connection: Any, name: str) -> bytes | None:
         """Return a document; None if it does not exist."""
         found: bytes | None = connection.get(name)
@@ -84,7 +90,7 @@ class DocumentTarget(GuardTarget):
         return (self.get(connection, name) or b"").decode()
 
     def _name(self, resource: str, document: str) -> str:
-        return f"{self._stems[resource]}.{document}"
+        return f"{self.place}{self._stems[resource]}.{document}"
 
 
 class FilesTarget(DocumentTarget):
@@ -98,3 +104,20 @@ class FilesTarget(DocumentTarget):
     def put(self, connection: Any, name: str, text: str) -> None:
         """Write a file."""
         connection.write(name, text)
+
+
+class RedisTarget(DocumentTarget):
+    """The resources of one lock in keys of Redis, in the slot of the guard's own."""
+
+    @property
+    def place(self) -> str:
+        """The guard's prefix, in braces."""
+        return f"{{{unquote(urlsplit(self.url).path.split('/', 2)[2].strip('/'))}}}:"
+
+    def put(self, connection: Any, name: str, text: str) -> None:
+        """Set a key."""
+        connection.execute("SET", name, text)
+
+    def delete(self, connection: Any, name: str) -> None:
+        """Delete a key."""
+        connection.execute("DEL", name)

@@ -42,6 +42,7 @@ from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.ministack import CREDENTIALS
 from fencelock_lab.servers.programs import FAKETIME, find
+from fencelock_lab.servers.redis import RedisFleet
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
 from fencelock_lab.servers.setup import Setup
 from fencelock_lab.servers.setups import SETUPS
@@ -54,6 +55,8 @@ HTTP = "http"
 """As the guard of a schedule: a service whose data are in a SQLite file."""
 FILES = "files"
 """As the guard of a schedule: a folder."""
+REDIS = "redis"
+"""As the guard of a schedule: a server of Redis that flushes each write."""
 S3 = "s3"
 """As the guard of a schedule: a bucket of SeaweedFS."""
 QUORUM_TTL_S = 2.0
@@ -141,7 +144,8 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
         CampaignSchedule("http", STORES, guard=HTTP),
         CampaignSchedule("files", STORES, guard=FILES),
-        CampaignSchedule("s3", STORES, guard=S3, ttl=QUORUM_TTL_S, duration=20.0),
+        CampaignSchedule("redis", STORES, guard=REDIS),
+        CampaignSchedule("s3", STORES, guard=S3, ttl=QUORUM_TTL_S, duration=30.0),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
             "sqlite-anywhere",
@@ -230,10 +234,13 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
         elif schedule.guard == FILES:
             guard = f"file://{folder}/data"
             Path(folder, "data").mkdir()
+        elif schedule.guard == REDIS:
+            fleet = stack.enter_context(fleet_of(RedisFleet, "fencelock-redis-"))
+            guard = f"{stack.enter_context(fleet.new_server()).url}/0/app"
         elif schedule.guard == S3:
             stack.enter_context(patch.dict(os.environ, CREDENTIALS))
-            fleet = stack.enter_context(fleet_of(SeaweedFleet, "fencelock-s3-"))
-            guard = f"s3://{BUCKET}/verify?endpoint={stack.enter_context(fleet.new_server()).url}"
+            buckets = stack.enter_context(fleet_of(SeaweedFleet, "fencelock-s3-"))
+            guard = f"s3://{BUCKET}/verify?endpoint={stack.enter_context(buckets.new_server()).url}"
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
         yield _Place(source, guard, servers)

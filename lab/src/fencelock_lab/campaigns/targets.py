@@ -14,6 +14,8 @@ from fencelock_lab.campaigns.target import GuardTarget, Target
 TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
     "etcd": "etcd_target:EtcdTarget",
     "file": "document_target:FilesTarget",
+    "redis": "document_target:RedisTarget",
+    "rediss": "document_target:RedisTarget",
     "s3": "document_target:DocumentTarget",
     "zookeeper": "zookeeper_target:ZooKeeperTarget",
 }

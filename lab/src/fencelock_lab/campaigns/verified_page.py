@@ -144,14 +144,8 @@ def version_of(url: str) -> str:
 
 def _read_version(url: str) -> str:
     scheme = url.partition("://")[0]
-    if scheme == "http":
-        return f"an HTTP service over SQLite {sqlite3.sqlite_version}"
-    if scheme == "etcd":
-        return f"etcd {_etcd_version(url)}"
-    if scheme == "s3":
-        return "S3 by SeaweedFS"
-    if scheme == "file":
-        return f"files on {filesystem(Path(urlsplit(url).path))}"
+    if scheme in _VERSIONS:
+        return _VERSIONS[scheme](url)
     with unfenced(url) as connection:
         if scheme == "zookeeper":
             return f"ZooKeeper {'.'.join(map(str, connection.server_version()))}"
@@ -173,9 +167,24 @@ def _etcd_version(url: str) -> str:
     return str(json.loads(answer.partition("\r\n\r\n")[2])["etcdserver"])
 
 
+def _redis_version(url: str) -> str:
+    answer = _ask(url, "INFO server\r\nQUIT\r\n")
+    return answer.partition("redis_version:")[2].split()[0]
+
+
 def _ask(url: str, words: str) -> str:
     """Return what the first server in the URL answers until it hangs up."""
     host, _, port = url.partition("://")[2].partition("/")[0].partition(",")[0].rpartition(":")
     with socket.create_connection((host, int(port)), _LOOK_S) as talking:
         talking.sendall(words.encode())
         return b"".join(iter(lambda: talking.recv(65536), b"")).decode()
+
+
+_VERSIONS: dict[str, Callable[[str], str]] = {
+    "etcd": lambda url: f"etcd {_etcd_version(url)}",
+    "file": lambda url: f"files on {filesystem(Path(urlsplit(url).path))}",
+    "http": lambda _: f"an HTTP service over SQLite {sqlite3.sqlite_version}",
+    "redis": lambda url: f"Redis {_redis_version(url)}",
+    "s3": lambda _: "S3 by SeaweedFS",
+}
+"""How to read the version of a store that `unfenced` does not connect to, or that tells none over its connection."""

@@ -14,6 +14,7 @@ _PORTS = {
     "mysql": 3306,
     "postgres": 5432,
     "postgresql": 5432,
+    "redis": 6379,
     "zookeeper": 2181,
 }
 CLUSTERS = frozenset({"etcd", "zookeeper"})
