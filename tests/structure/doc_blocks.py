@@ -22,6 +22,9 @@ is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, an
 A page with the line `<!-- s3 -->` is run with an empty bucket `fencelock` at an emulator of S3, whose address is in
 S3_ENDPOINT; credentials are in the environment.
 
+A page with the line `<!-- dynamodb -->` is run with an empty emulator of DynamoDB, whose
+endpoint is in DYNAMODB_ENDPOINT: `dynamodb://eu-central-1/table?endpoint=$DYNAMODB_ENDPOINT` leads there.
+
 A page with the line `<!-- redis -->` is run with an empty Redis server, whose address is in REDIS_SERVER:
 `redis://$REDIS_SERVER` leads there.
 
@@ -49,6 +52,7 @@ _NEEDS_MYSQL = "\n<!-- mysql -->\n"
 _NEEDS_ETCD = "\n<!-- etcd -->\n"
 _NEEDS_ZOOKEEPER = "\n<!-- zookeeper -->\n"
 _NEEDS_S3 = "\n<!-- s3 -->\n"
+_NEEDS_DYNAMODB = "\n<!-- dynamodb -->\n"
 _NEEDS_REDIS = "\n<!-- redis -->\n"
 _NEEDS_NATS = "\n<!-- nats -->\n"
 
@@ -95,6 +99,11 @@ def needs_zookeeper(document: str) -> bool:
 def needs_s3(document: str) -> bool:
     """Tell whether the page is run with an emulator of S3."""
     return _NEEDS_S3 in document
+
+
+def needs_dynamodb(document: str) -> bool:
+    """Tell whether the page is run with an emulator of DynamoDB."""
+    return _NEEDS_DYNAMODB in document
 
 
 def needs_redis(document: str) -> bool:

@@ -66,6 +66,7 @@ _ALLOWED_CLIENTS = {
     "fencelock.grpc": {"google", "grpc"},
     "fencelock.http.django": {"asgiref", "django"},
     "fencelock.stores.aws": {"aiobotocore", "botocore"},
+    "fencelock.stores.dynamodb": {"boto3"},
     "fencelock.stores.etcd": {"grpc"},
     "fencelock.stores.zookeeper": {"kazoo"},
     "fencelock.stores.mysql": {"aiomysql", "pymysql"},

@@ -21,6 +21,7 @@ from tests.structure.doc_blocks import (
     file_name,
     files,
     is_program,
+    needs_dynamodb,
     needs_etcd,
     needs_mysql,
     needs_nats,
@@ -75,6 +76,9 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
             emulator = running.enter_context(request.getfixturevalue("ministack_fleet").new_server())
             make_bucket(emulator.endpoint)
             monkeypatch.setenv("S3_ENDPOINT", emulator.endpoint)
+        if needs_dynamodb(text):
+            emulator = running.enter_context(request.getfixturevalue("ministack_fleet").new_server())
+            monkeypatch.setenv("DYNAMODB_ENDPOINT", emulator.endpoint)
         if needs_redis(text):
             keys = running.enter_context(request.getfixturevalue("redis_fleet").new_server())
             monkeypatch.setenv("REDIS_SERVER", keys.address)

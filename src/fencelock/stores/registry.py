@@ -36,6 +36,7 @@ SOURCES = {
     "zookeeper": "fencelock.stores.zookeeper.source.store:ZooKeeperSource",
 }
 GUARDS = {
+    "dynamodb": "fencelock.stores.dynamodb.guard.store:DynamoGuard",
     "etcd": "fencelock.stores.etcd.guard.store:EtcdGuard",
     "file": "fencelock.stores.files.guard.store:FilesGuard",
     "mariadb": "fencelock.stores.mysql.guard.store:MySQLGuard",
@@ -49,6 +50,7 @@ GUARDS = {
     "zookeeper": "fencelock.stores.zookeeper.guard.store:ZooKeeperGuard",
 }
 EXTRAS = {
+    "dynamodb": "aws",
     "etcd": "etcd",
     "mariadb": "mysql",
     "mysql": "mysql",

@@ -1,0 +1,1 @@
+"""Tests of what fencelock does with DynamoDB."""

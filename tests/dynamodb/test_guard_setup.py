@@ -1,0 +1,183 @@
+"""What an operator does with a guard at DynamoDB: install it, look into it, limit its users, restore a backup."""
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+import fencelock
+from fencelock import ConfigError, GuardError, SchemaError, UnsupportedError
+from fencelock.protocol.generators import run_generator
+from fencelock.stores.aws.session import Refusal
+from fencelock.stores.dynamodb.table import create_table
+from fencelock.stores.registry import guard_store
+from tests.dynamodb.fix_dynamodb import DATA, Corner
+from tests.dynamodb.guarded import Scene
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+
+
+def codes(corner: Corner) -> list[str]:
+    return [one.code for one in guard_store(corner.url()).examine()]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+def test_installing_makes_a_table_that_is_hard_to_lose_and_may_be_repeated(corner: Corner) -> None:
+    for _ in range(2):
+        guard_store(corner.url()).install()
+    table = corner.client.describe_table(TableName=corner.name)["Table"]
+    assert [(one["AttributeName"], one["KeyType"]) for one in table["KeySchema"]] == [("pk", "HASH"), ("sk", "RANGE")]
+    assert table["DeletionProtectionEnabled"] is True
+    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    backups = corner.client.describe_continuous_backups(TableName=corner.name)["ContinuousBackupsDescription"]
+    assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
+
+
+def test_installing_waits_until_the_table_can_be_used() -> None:
+    """As it takes some seconds at Amazon's."""
+    answers: list[Any] = [{}, {"Table": {"TableStatus": "CREATING"}}, {"Table": {"TableStatus": "ACTIVE"}}]
+    refusal = Refusal("ContinuousBackupsUnavailableException", "not yet", {})
+    answers += [refusal, {"Table": {"TableStatus": "ACTIVE"}}, {}]
+    calls: list[Any] = []
+
+    def send(operation: Any) -> Any:
+        calls.append(operation)
+        return answers.pop(0) if hasattr(operation, "operation") else None
+
+    run_generator(create_table("marks"), send)
+    assert answers == []
+    assert [type(call).__name__ for call in calls] == ["Call", "Call", "Pause", "Call", "Call", "Pause", "Call", "Call"]
+
+
+def test_without_a_table_every_use_says_what_to_run(corner: Corner) -> None:
+    guard = fencelock.guard(corner.url(), resource=RESOURCE, lock=LOCK)
+    for use in (lambda: guard.seal(HandmadeLease(5)), guard.mark):
+        with pytest.raises(SchemaError, match=r"holds no guard.*fencelock install --guard dynamodb://"):
+            use()
+    assert codes(corner) == ["guard-refused"]
+
+
+def test_a_table_with_another_key_is_refused(corner: Corner) -> None:
+    guard = fencelock.guard(corner.url().replace(corner.name, DATA), resource=RESOURCE, lock=LOCK)
+    with pytest.raises(SchemaError, match="was not made for fencelock"):
+        guard.seal(HandmadeLease(5))
+
+
+def test_a_table_that_deletes_by_itself_is_refused_before_the_first_seal(corner: Corner) -> None:
+    guard_store(corner.url()).install()
+    setting = {"Enabled": True, "AttributeName": "ends"}
+    corner.client.update_time_to_live(TableName=corner.name, TimeToLiveSpecification=setting)
+    guard = fencelock.guard(corner.url(), resource=RESOURCE, lock=LOCK)
+    for use in (lambda: guard.seal(HandmadeLease(5)), guard.protect):
+        with pytest.raises(UnsupportedError, match="has a time to live"):
+            use()
+    assert corner.own_items() == []
+    assert codes(corner) == ["guard-refused"]
+
+
+@pytest.mark.parametrize("sign", [{"Replicas": [{"RegionName": "eu-west-1"}]}, {"GlobalTableVersion": "2019.11.21"}])
+@pytest.mark.parametrize("which", ["marks", "data"])
+def test_a_global_table_is_refused(corner: Corner, sign: dict[str, Any], which: str) -> None:
+    """A condition holds in one region of it."""
+    scene = Scene(corner)
+    name = corner.name if which == "marks" else DATA
+    guard = scene.opened()
+    describe = guard._core.store._session.connect
+
+    def connect(timeout_s: float) -> Any:
+        client = describe(timeout_s)
+        call = client.call
+
+        def answered(one: Any) -> Any:
+            answer = call(one)
+            if one.operation == "describe_table" and one.arguments["TableName"] == name:
+                answer["Table"] |= sign
+            return answer
+
+        client.call = answered
+        return client
+
+    guard._core.store._session.connect = connect
+    with (
+        pytest.raises(UnsupportedError, match=f"table '{name}' is a global table"),
+        guard.transaction(scene.lease) as txn,
+    ):
+        scene.put(txn, "a", "1")
+    assert scene.names("a") == []
+
+
+def test_an_accelerator_is_refused(corner: Corner) -> None:
+    """DAX answers reads from a cache, which may be older than the seal."""
+    url = "dynamodb://eu-central-1/marks?endpoint=daxs://my-cluster.l6fzcv.dax-clusters.eu-central-1.amazonaws.com"
+    with pytest.raises(ConfigError, match="DAX"):
+        fencelock.guard(url, resource=RESOURCE, lock=LOCK)
+
+
+# --- who may write ----------------------------------------------------------------------------------------------------
+def test_the_doctor_says_that_anybody_may_write_and_writes_nothing(corner: Corner) -> None:
+    guard_store(corner.url()).install()
+    assert codes(corner) == ["open-to-all"]
+    assert corner.own_items() == []
+
+
+def test_the_doctor_finds_nothing_where_the_policy_is_in_force(corner: Corner) -> None:
+    """As IAM answers a plain PutItem: the emulator knows no policies."""
+    store: Any = guard_store(corner.url())
+    store.install()
+    connect = store._session.connect
+    refusal = Refusal("AccessDeniedException", "not authorized", {})
+
+    def limited(timeout_s: float) -> Any:
+        client = connect(timeout_s)
+        call = client.call
+        client.call = lambda one: refusal if one.operation == "put_item" else call(one)
+        return client
+
+    store._session.connect = limited
+    assert store.examine() == []
+
+
+def test_a_policy_lets_a_role_write_in_transactions_only_and_one_mark() -> None:
+    store: Any = guard_store("dynamodb://eu-central-1/marks")
+    script = store.policy("daily/report", LOCK, "app", "other")
+    commands = [line for line in shlex.split(script, comments=True) if line.startswith("{")]
+    assert len(commands) == 2
+    statements = json.loads(commands[0])["Statement"]
+    allowed = [one for one in statements if one["Effect"] == "Allow"]
+    for one in allowed:
+        writes = {
+            action for action in one["Action"] if action.rpartition(":")[2] in ("PutItem", "UpdateItem", "DeleteItem")
+        }
+        condition = one.get("Condition", {})
+        if writes:
+            assert condition["ForAnyValue:StringEquals"] == {"dynamodb:EnclosingOperation": ["TransactWriteItems"]}
+            if one["Resource"].endswith("table/marks"):
+                assert condition["ForAllValues:StringEquals"] == {"dynamodb:LeadingKeys": ["guard#daily%2Freport"]}
+    denied = [one for one in statements if one["Effect"] == "Deny"]
+    assert {one["Resource"] for one in denied} == {one["Resource"] for one in statements}
+    china: Any = guard_store("dynamodb://cn-north-1/marks")
+    assert "arn:aws-cn:dynamodb:cn-north-1:*:table/marks" in china.policy(RESOURCE, LOCK, "app")
+
+
+# --- restored tables --------------------------------------------------------------------------------------------------
+def test_a_mark_from_a_backup_admits_nobody_until_an_operator_raises_it(corner: Corner) -> None:
+    """DynamoDB restores into a new table, whose id is another one."""
+    scene = Scene(corner)
+    scene.guard.seal(scene.lease)
+    items = corner.own_items()
+    corner.client.update_table(TableName=corner.name, DeletionProtectionEnabled=False)
+    corner.client.delete_table(TableName=corner.name)
+    guard_store(corner.url()).install()
+    for item in items:
+        corner.client.put_item(TableName=corner.name, Item=item)
+    guard = scene.opened()
+    for lease in (HandmadeLease(5), HandmadeLease(9)):
+        for use in (guard.seal, guard.close, lambda lease: guard.transaction(lease).__enter__()):
+            with pytest.raises(GuardError, match=r"was restored from a backup.*--raise-to SOURCE"):
+                use(lease)
+    assert codes(corner) == ["restored-mark", "open-to-all"]
+    guard.raise_to(HandmadeSource(9), reason="restored")
+    assert codes(corner) == ["open-to-all"]
+    with guard.transaction(HandmadeLease(10)) as txn:
+        scene.put(txn, "a", "1")
+    assert scene.value("a") == "1"
