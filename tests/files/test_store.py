@@ -54,14 +54,21 @@ def test_names_are_kept_apart_however_long() -> None:
 
 # --- what it refuses to run on ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("kind", "shown"), [("nfs4", "of type nfs4"), ("9p", "of type 9p"), ("fuse.rclone", "fuse"), ("", "cannot be told")]
+    ("kind", "shown"),
+    [
+        ("nfs4", "of type nfs4"),
+        ("9p", "of type 9p"),
+        ("fuse.rclone", "fuse"),
+        ("", "cannot be told"),
+        ("vfat", "no journal"),
+    ],
 )
 def test_a_file_system_that_cannot_lock_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shown: str
 ) -> None:
     guard = fencelock.guard(f"file://{tmp_path}", resource=RESOURCE, lock=LOCK)
     monkeypatch.setattr(store_module, "filesystem_of", lambda path: kind)
-    with pytest.raises(UnsupportedError, match=f"{shown}.*a lock does not keep out"):
+    with pytest.raises(UnsupportedError, match=shown):
         guard.protect()
     assert list(tmp_path.iterdir()) == []
     (finding,) = FilesGuard(guard.url).examine()

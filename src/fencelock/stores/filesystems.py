@@ -21,6 +21,8 @@ NETWORK_FILESYSTEMS = {
     "lustre",
 }
 VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
+UNJOURNALED_FILESYSTEMS = {"exfat", "ext2", "hfs", "hfsplus", "msdos", "ntfs", "vfat"}
+"""After a power cut a rename may be there by half; most of these also take names for one that differ in case only."""
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_POINT = 4
 """Index of the mount point among the fields of a line (proc_pid_mountinfo(5))."""

@@ -20,7 +20,13 @@ from fencelock.stores.files.guard.block import MAX_FILES
 from fencelock.stores.files.guard.commit import Folder
 from fencelock.stores.files.guard.connection import FilesGuardConnection
 from fencelock.stores.files.guard.layout import HOME, ReadValues, name_parts
-from fencelock.stores.filesystems import NETWORK_FILESYSTEMS, VOLATILE_FILESYSTEMS, filesystem_of, mounted_inside
+from fencelock.stores.filesystems import (
+    NETWORK_FILESYSTEMS,
+    UNJOURNALED_FILESYSTEMS,
+    VOLATILE_FILESYSTEMS,
+    filesystem_of,
+    mounted_inside,
+)
 
 _SCHEME = "file://"
 _POLICY = """\
@@ -80,6 +86,11 @@ class FilesGuard:
             raise UnsupportedError(
                 f"{self.path} is {shown}, where a lock does not keep out every other writer: guard a folder on a local "
                 f"disk of Linux (ext4, XFS, Btrfs), or keep the data in a store that compares the mark itself"
+            )
+        if kind in UNJOURNALED_FILESYSTEMS:
+            raise UnsupportedError(
+                f"{self.path} is on a file system of type {kind}, which has no journal: a power cut may leave half of "
+                f"a rename there. Guard a folder on ext4, XFS or Btrfs"
             )
         if inside := mounted_inside(self.path):
             raise UnsupportedError(
