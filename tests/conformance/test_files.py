@@ -9,7 +9,6 @@ from tests.support.helpers import folder_in_memory
 class InFolder:
     """A fresh folder for each check. A value is a file of the resource `r`, which is what the checks write to."""
 
-    enforces = observes = False
     interrupted_files = ("/fencelock/stores/files/guard/commit.py",)
 
     def make_url(self):
