@@ -11,7 +11,6 @@ from tests.redis.fix_redis import THREE, Corner, fresh_corner
 class AtRedis:
     """A fresh prefix for each check. A value is a key that holds a string."""
 
-    enforces = observes = False
     interrupted_files: tuple[str, ...] = ("stores/redis/connection/",)
     kind = "redis"
     size = 1
