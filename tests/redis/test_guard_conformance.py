@@ -1,7 +1,11 @@
 """The Redis guard keeps every rule, synchronously and on the event loop, at Redis, at Valkey, and in a cluster."""
 
+from typing import Any
+
 import pytest
 
+from fencelock import OutcomeUnknownError
+from fencelock.stores.redis.connection.client import AsyncRedisSession, RedisSession
 from fencelock.stores.redis.guard.connection import AsyncRedisTransaction, RedisTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.redis import RedisFleet
@@ -14,6 +18,7 @@ class AtRedis:
     interrupted_files: tuple[str, ...] = ("stores/redis/connection/",)
     kind = "redis"
     size = 1
+    is_async: bool
     corner: Corner
 
     def setup_method(self) -> None:
@@ -42,6 +47,12 @@ class AtRedis:
 
     def lose_mark(self, resource: str) -> None:
         self.direct("DEL", self.corner.own(f"marks/{resource}"))
+
+    def wire(self) -> tuple[Any, str]:
+        return (AsyncRedisSession if self.is_async else RedisSession), "send"
+
+    def lost_reply(self) -> Exception:
+        return OutcomeUnknownError("the answer was lost on purpose")
 
     def get(self, table: str, key: str) -> str | None:
         return self.direct.get(self.key(table, key))
