@@ -4,10 +4,8 @@ import contextlib
 import json
 
 import pytest
-from aiobotocore.httpsession import AIOHTTPSession
-from botocore.exceptions import ReadTimeoutError
-from botocore.httpsession import URLLib3Session
 
+from fencelock.stores.aws.session import AsyncAwsClient, AwsClient
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.ministack import MinistackFleet
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
@@ -106,11 +104,10 @@ class InBucket:
     put, read = InMemory.put, InMemory.read
 
     def wire(self):
-        """Where a request leaves botocore, or aiobotocore."""
-        return (AIOHTTPSession if self.is_async else URLLib3Session), "send"
+        """Above botocore, whose reply to a read would stay open if it were lost; tests/aws sees that it sends once."""
+        return (AsyncAwsClient if self.is_async else AwsClient), "call"
 
-    def lost_reply(self):
-        return ReadTimeoutError(endpoint_url=self.corner.endpoint)
+    lost_reply = InMemory.lost_reply
 
     def put_alone(self, table, key, value):
         self.corner.put_alone("r", f"{table}/{key}", value)
