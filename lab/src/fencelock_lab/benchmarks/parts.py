@@ -16,6 +16,7 @@ SUBJECTS: Mapping[str, Mapping[str, float]] = {
     "zookeeper": {"contest": 190.0, **_QUESTIONS},
     "redis": {"contest": 215.0, "guarded": 20.0},
     "files": {"guarded": 20.0},
+    "s3": {"guarded": 20.0},
     "http": {"http": 60.0},
     "startup": {"startup": 45.0},
     "simulated": {"simulated": 40.0},
