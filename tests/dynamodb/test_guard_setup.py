@@ -8,13 +8,25 @@ import pytest
 
 import fencelock
 from fencelock import ConfigError, GuardError, SchemaError, UnsupportedError
+from fencelock.protocol import (
+    AuditEntry,
+    Begin,
+    Commit,
+    FindOldMarks,
+    Floor,
+    InspectResources,
+    PurgeMarks,
+    RaiseMarks,
+    ReadMarks,
+)
 from fencelock.protocol.generators import run_generator
+from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 from fencelock.stores.aws.session import Refusal
 from fencelock.stores.dynamodb.table import create_table
 from fencelock.stores.registry import guard_store
 from tests.dynamodb.fix_dynamodb import DATA, Corner
 from tests.dynamodb.guarded import Scene
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource, sequencer
 
 
 def codes(corner: Corner) -> list[str]:
@@ -181,3 +193,22 @@ def test_a_mark_from_a_backup_admits_nobody_until_an_operator_raises_it(corner: 
     with guard.transaction(HandmadeLease(10)) as txn:
         scene.put(txn, "a", "1")
     assert scene.value("a") == "1"
+
+
+# --- purges -----------------------------------------------------------------------------------------------------------
+def test_as_many_marks_as_one_purge_takes_fit_into_one_transaction(corner: Corner) -> None:
+    """With the floors and the audit entry."""
+    store = guard_store(corner.url())
+    store.install()
+    connection = store.connect()
+    names = tuple(f"order:{number}" for number in range(MAX_PURGED_MARKS))
+    for request in (Begin(), ReadMarks(names), RaiseMarks(names, sequencer(5)), Commit()):
+        connection.perform(request)
+    old = connection.perform(FindOldMarks("source", 0))
+    assert len(old) == MAX_PURGED_MARKS
+    connection.perform(Begin())
+    entry = AuditEntry("purge", "", 5, 5, "somebody", "a test")
+    assert connection.perform(PurgeMarks(old, Floor("source", 5), entry)) == MAX_PURGED_MARKS
+    connection.perform(Commit())
+    report = connection.perform(InspectResources(None))
+    assert (report.marks, report.floors) == ((), (Floor("source", 5),))

@@ -85,7 +85,9 @@ def test_nothing_is_sent_twice_behind_the_guards_back(wire: Wire) -> None:
     assert len(wire.transactions()) == before + 1
 
 
-def test_a_request_that_arrives_after_the_next_seal_writes_nothing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_g3_a_request_that_arrives_after_the_next_seal_writes_nothing(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(requests, "PATIENCE_S", 0.0)
     wire.add(1)
     wire.proxy.drop_request(2)

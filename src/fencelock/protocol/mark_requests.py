@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from fencelock.model import Mark, Sequencer
 
-MAX_PURGED_MARKS = 100
-"""Marks that one transaction forgets: each of them is locked until its end, and etcd takes 128 operations in one."""
+MAX_PURGED_MARKS = 96
+"""Marks that one transaction forgets: each of them is locked until its end, and DynamoDB takes 100 items in one, the
+floors and the audit entry among them.
+"""
 
 
 class ReadMarks(NamedTuple):
