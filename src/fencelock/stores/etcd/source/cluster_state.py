@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fencelock._platform import at_fork
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import ConfigError, SourceError
+from fencelock.stores.ended_claims import EndedClaims
 from fencelock.stores.errors import SOURCE_PART, not_installed
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.channels import Method
@@ -23,7 +24,6 @@ from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_record, encode_queue_entry
 from fencelock.stores.etcd.source.session import EXPIRED, EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
 from fencelock.stores.etcd.source.watcher import Watcher
-from fencelock.stores.quorum.ended_claims import EndedClaims
 from fencelock.stores.source_clock import SourceIdentity, SourceState
 
 MS_PER_S = 1000

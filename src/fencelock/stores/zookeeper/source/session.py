@@ -19,8 +19,8 @@ from kazoo.protocol.states import KazooState
 
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SchemaError
+from fencelock.stores.ended_claims import EndedClaims
 from fencelock.stores.errors import SOURCE_PART, not_installed
-from fencelock.stores.quorum.ended_claims import EndedClaims
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, connect
 from fencelock.stores.zookeeper.connection.errors import copy_error, mapping_errors
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 
 from fencelock.errors import SourceUnavailableError
-from fencelock.stores.quorum.ended_claims import EndedClaims
+from fencelock.stores.ended_claims import EndedClaims
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession

@@ -1,0 +1,152 @@
+"""What a store must do to be a source of tokens: the operations on small documents, as plain values.
+
+A document has a key, a body (JSON text) and a version. A version is drawn at random for every write, so it never comes
+back: a write on the condition of a version that was read is refused if anything was written since, however late it
+arrives. A counter is a number that the store itself increments.
+
+Promise of a store: an operation is one step, its effect is durable before the reply, and a read sees every write that
+was acknowledged before it began. A write whose condition does not hold changes nothing and is answered False: this is
+no error. Errors are SourceErrors whose `definite` is correct: SourceUnavailableError (nothing was done),
+OutcomeUnknownError (a write may have been done, or may still be), SchemaError (not installed).
+Never: a request repeated by a client library after its first copy may have arrived; a write without a condition.
+"""
+
+from collections.abc import Generator
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+
+SOURCE: Final = "source"
+COUNTER: Final = "counter"
+LOCK: Final = "lock"
+MAX_KEYS = 100
+"""Documents that one `Read` asks for at most."""
+MAX_WRITES = 25
+"""Writes in one `WriteEach` at most."""
+MAX_BODY_BYTES = 350_000
+
+
+class Key(NamedTuple):
+    """The key of a document or counter. `name` is a history id for counters, a lock's name for locks, else "source"."""
+
+    kind: Literal["source", "counter", "lock"]
+    name: str
+
+
+SOURCE_KEY = Key(SOURCE, SOURCE)
+
+
+class Document(NamedTuple):
+    """A document as it was read. `version` is what `seen` of a write is compared with: the version that was written
+    with the body, or a name of the store's own for exactly this content, such as an ETag.
+    """
+
+    key: Key
+    version: str
+    body: str
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+class Read(NamedTuple):
+    """Read these documents, each with all acknowledged writes; not as of one moment. Reply: Found, in the same order.
+
+    A counter is read as a document whose body is its decimal number; its version is not used.
+    """
+
+    keys: tuple[Key, ...]
+
+
+class ReadLocks(NamedTuple):
+    """Read the first `limit` locks whose names sort after `after` ("": all), in the order of the names' code points.
+    Reply: Found. Fewer than `limit` mean that there are no more.
+    """
+
+    after: str
+    limit: int
+
+
+class Write(NamedTuple):
+    """Write a document if its version is `seen` (None: if there is no such document). Reply: bool, whether it was.
+
+    `version` is drawn for this write, and is part of the body too.
+    """
+
+    key: Key
+    body: str
+    version: str
+    seen: str | None
+
+
+class WriteEach(NamedTuple):
+    """Do each of these writes by itself, whatever becomes of the others. Reply: tuple[bool | None, ...], in the same
+    order; None where the outcome is unknown, or the store could not do it now. An error says that of all of them.
+    """
+
+    writes: tuple[Write, ...]
+
+
+class Delete(NamedTuple):
+    """Delete a document if its version is `seen`. Reply: bool, whether it was."""
+
+    key: Key
+    seen: str
+
+
+class CreateCounter(NamedTuple):
+    """Create a counter at 0, unless there is one with this key. Reply: None."""
+
+    key: Key
+
+
+class Increment(NamedTuple):
+    """Add one to a counter. Reply: int, the number after it; None if there is no such counter.
+
+    May be repeated: it then skips a number. Two increments never get the same number.
+    """
+
+    key: Key
+
+
+class ReadPlace(NamedTuple):
+    """Read the identity that the store itself gives to the place of the documents (a table, a bucket), which no copy
+    has. Reply: str | None; None if the store has none.
+    """
+
+
+Operation = Read | ReadLocks | Write | WriteEach | Delete | CreateCounter | Increment | ReadPlace
+
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+class Found(NamedTuple):
+    """The documents, None for those that do not exist. `date_ms`: the store's own time at which it answered, rounded
+    down to its resolution (the `Date` header), in milliseconds since 1970; None if it told none. Of several replies, as
+    for documents that were read one by one, the earliest.
+    """
+
+    documents: tuple[Document | None, ...]
+    date_ms: int | None = None
+
+
+Reply = Found | bool | tuple[bool | None, ...] | int | str | None
+Result = TypeVar("Result")
+Operations = Generator[Operation, Any, Result]
+"""Yields operations, is sent their replies, and returns a Result."""
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+class DocumentClient(Protocol):
+    """Performs operations for one thread at a time; each waits at most the timeout that the client was made with."""
+
+    def perform(self, operation: Operation) -> Reply:
+        """Perform one operation, or raise a SourceError."""
+
+    def close(self) -> None:
+        """Give back what the client uses; never raises."""
+
+
+class AsyncDocumentClient(Protocol):
+    """Performs operations for one task of one loop at a time."""
+
+    async def perform(self, operation: Operation) -> Reply:
+        """Perform one operation, or raise a SourceError."""
+
+    def close(self) -> None:
+        """Give back what the client uses without waiting; never raises."""

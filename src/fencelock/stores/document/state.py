@@ -1,0 +1,109 @@
+"""What the connections of one source object share: the claims that it has asked for, and what it has seen.
+
+Promise: a claim that ended in this process, or was written once and is gone from its lock's document, is never granted
+again (H4). A write whose reply was lost is told apart from one that never arrived by the version that it was to
+replace. A source that went back is refused (T7). Nothing of a parent's is used in a forked child but what cannot harm:
+its claims are the parent's, and locks that a thread of the parent held are made anew.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fencelock.errors import SourceError
+from fencelock.model import MAX_TOKEN
+from fencelock.stores.document.layout import Entry, SourceDocument
+from fencelock.stores.document.sightings import Sightings
+from fencelock.stores.ended_claims import EndedClaims
+from fencelock.stores.source_clock import SourceIdentity
+
+PLACE_CHECK_MS = 60_000
+"""How often a process asks the store whether the source is still in the place where it was installed."""
+FIRST_WAIT_MS = 20
+"""The first sleep of a waiter between two polls; each is twice as long as the one before, up to the store's limit."""
+_US_PER_MS = 1000
+
+
+@dataclass(slots=True)
+class OwnClaim:
+    """A claim that this process has written, or is about to write, into its lock's document.
+
+    `doubt`: the version that a write was to replace whose outcome is not known yet.
+    """
+
+    born_us: int
+    is_written: bool = False
+    doubt: str | None = None
+    is_head: bool = False
+    wait_ms: int = FIRST_WAIT_MS
+
+    def has_ended(self, version: str | None) -> bool:
+        """Return whether the claim has ended, if the document with this version does not name it.
+
+        A write in doubt that was to replace this version has not arrived; one that was to replace another did, or
+        never will.
+        """
+        return self.is_written or self.doubt not in (None, version)
+
+
+class DocumentState:
+    """The memory of one source object. Safe to use from any thread."""
+
+    def __init__(self, url: str, now_us: Callable[[], int], longest_wait_ms: int) -> None:
+        self.url = url
+        self.now_us = now_us
+        self.longest_wait_ms = longest_wait_ms
+        self.random = random.random
+        self.identity = SourceIdentity(url)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process_id = os.getpid()
+        self.sightings = Sightings()
+        self.ended = EndedClaims()
+        self.own: dict[str, OwnClaim] = {}
+        self.place_due_ms: int | None = None
+
+    def enter(self) -> None:
+        """Begin a request: in a forked child, forget the parent's claims."""
+        if self._process_id != os.getpid():
+            self._forget()
+
+    def now_ms(self) -> int:
+        """Return this process's time, rounded down."""
+        return self.now_us() // _US_PER_MS
+
+    def end(self, digest: str, reason: str) -> None:
+        """Refuse a claim from now on, if this process has asked for it."""
+        if self.own.pop(digest, None) is not None:
+            self.ended.remember(digest, self.now_us(), reason)
+
+    def is_over(self, digest: str) -> bool:
+        """Return whether one of this process's own claims has ended."""
+        own = self.own.get(digest)
+        return own is None or self.ended.is_over(digest, own.born_us)
+
+    def left_ms(self, entry: Entry, date_ms: int | None) -> int:
+        """Return the most time that the holder of an entry may count on; 0: it is over."""
+        return self.sightings.at_most_ms(entry, self.now_ms(), date_ms)
+
+    def check_token(self, source: SourceDocument, count: int, highest_before: int) -> int:
+        """Return the token for this number of the history's counter; SourceError if it is not a new one."""
+        token = source.start + count
+        if token >= source.next_start or token > MAX_TOKEN:
+            raise SourceError(
+                f"{self.url}: no token is left in epoch {source.epoch}: run `fencelock epoch --raise --reason …`"
+            )
+        self.identity.check_token(token, highest_before)
+        return token
+
+    def check_place(self, source: SourceDocument, place: str | None) -> None:
+        """Raise SourceError if the documents are in another place than the source: in a copy."""
+        if None not in (source.place, place) and source.place != place:
+            raise SourceError(
+                f"{self.url} holds a copy of a source: it was installed in {source.place}, and this is {place}. A "
+                f"restored copy would issue tokens twice. No lock is granted: stop everything that uses either, then "
+                f"run `fencelock epoch --raise --reason …`"
+            )
+        self.place_due_ms = self.now_ms() + PLACE_CHECK_MS
