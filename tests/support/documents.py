@@ -96,8 +96,13 @@ class Documents:
     def _write(self, write: Write) -> bool:
         if self._version(write.key) != write.seen:
             return False
-        self.documents[write.key] = Document(write.key, write.version, write.body)
+        self.documents[write.key] = self.document_of(write)
         return True
+
+    @staticmethod
+    def document_of(write: Write) -> Document:
+        """Return what a write leaves."""
+        return Document(write.key, write.version, write.body)
 
     def _writeeach(self, operation: WriteEach) -> tuple[bool | None, ...]:
         return tuple(map(self._write, operation.writes))
@@ -158,8 +163,10 @@ class MemoryDocumentSource(DocumentSource):
         ttl_min_ms=1, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=False, speaks_asyncio=True, clock="dated"
     )
 
-    def __init__(self, documents: Documents, now_us: Callable[[], int] = boottime_us) -> None:
-        super().__init__("documents://test", now_us=now_us, longest_wait_ms=10)
+    def __init__(
+        self, documents: Documents, now_us: Callable[[], int] = boottime_us, *, longest_wait_ms: int = 10
+    ) -> None:
+        super().__init__("documents://test", now_us=now_us, longest_wait_ms=longest_wait_ms)
         self.documents = documents
 
     def open_client(self, request_timeout_s: float) -> DocumentsClient:
