@@ -26,6 +26,7 @@ Location = str | os.PathLike[str]
 """A URL, or the path of a SQLite file."""
 
 SOURCES = {
+    "dynamodb": "fencelock.stores.dynamodb.source.store:DynamoDBSource",
     "etcd": "fencelock.stores.etcd.source.store:EtcdSource",
     "mariadb": "fencelock.stores.mysql.source.store:MySQLSource",
     "memory": "fencelock.stores.memory.source:MemorySource",

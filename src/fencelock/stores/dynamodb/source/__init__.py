@@ -1,0 +1,1 @@
+"""The source of tokens in a table of DynamoDB."""

@@ -1,0 +1,62 @@
+"""The IAM policies that keep each application to what is its own, as commands of the AWS command line.
+
+Promise: a shell script that may run again. A role of a source may take, renew and release locks, but writes neither the
+source's record, from which every token is computed, nor deletes anything.
+Never: a credential, or anything sent to AWS.
+"""
+
+import json
+import shlex
+from typing import Any
+
+from fencelock.stores.aws.url import AwsConnectionInfo
+from fencelock.stores.document.operations import COUNTER, LOCK
+
+_PARTITIONS = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
+"""Regions that are not in AWS's main partition, by how their names begin."""
+_READS = ("DescribeTable", "BatchGetItem", "Query")
+
+
+def source_policy(info: AwsConnectionInfo, role: str) -> str:
+    """Return the commands that let a role take, renew and release every lock of a source."""
+    statements = [
+        _allow(info, _READS),
+        _allow(info, ("PutItem",), LOCK),
+        _allow(info, ("UpdateItem",), COUNTER),
+    ]
+    return "\n".join(
+        [
+            f"# role {role!r} may take and release locks, and may not change the source's record",
+            put_role_policy(role, f"fencelock-source-{info.target}", statements),
+            "# Operators, who install, break, purge and raise the epoch, need every right on the table.",
+        ]
+    )
+
+
+def put_role_policy(role: str, name: str, statements: list[dict[str, Any]]) -> str:
+    """Return the command that gives a role a policy with these statements, in place of one with the same name."""
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    options = {"role-name": role, "policy-name": name, "policy-document": document}
+    return "aws iam put-role-policy " + " ".join(f"--{option} {shlex.quote(text)}" for option, text in options.items())
+
+
+def table_arn(info: AwsConnectionInfo, table: str) -> str:
+    """Return the name under which IAM knows a table, in any account."""
+    region = info.region or "*"
+    partition = next((name for prefix, name in _PARTITIONS.items() if region.startswith(prefix + "-")), "aws")
+    return f"arn:{partition}:dynamodb:{region}:*:table/{table}"
+
+
+def _allow(info: AwsConnectionInfo, actions: tuple[str, ...], partition: str | None = None) -> dict[str, Any]:
+    statement: dict[str, Any] = {
+        "Effect": "Allow",
+        "Action": [f"dynamodb:{action}" for action in actions],
+        "Resource": table_arn(info, info.target),
+    }
+    if partition is not None:
+        # `ForAllValues` holds of a request without keys, too.
+        statement["Condition"] = {
+            "ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [partition]},
+            "Null": {"dynamodb:LeadingKeys": "false"},
+        }
+    return statement

@@ -1,0 +1,77 @@
+"""The IAM policy that `--print-policy` prints for a source. No server here checks one: its text is what is tested."""
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from fencelock.stores.document.operations import (
+    COUNTER,
+    LOCK,
+    Delete,
+    Increment,
+    Key,
+    Operation,
+    Read,
+    ReadLocks,
+    ReadPlace,
+    Write,
+    WriteEach,
+)
+from fencelock.stores.dynamodb.source.documents import DynamoDocuments
+from fencelock.stores.dynamodb.source.store import DynamoDBSource
+
+WRITE = Write(Key(LOCK, "a"), "{}", "2", "1")
+OF_WORKERS: list[tuple[Operation, str]] = [
+    (Read((Key(LOCK, "a"),)), "BatchGetItem"),
+    (ReadLocks("", 1), "Query"),
+    (ReadPlace(), "DescribeTable"),
+    (WRITE, "PutItem"),
+    (WriteEach((WRITE,)), "PutItem"),
+    (Increment(Key(COUNTER, "h")), "UpdateItem"),
+]
+OF_OPERATORS = [(Delete(Key(LOCK, "a"), "1"), "DeleteItem")]
+
+
+def statements(url: str = "dynamodb://eu-central-1/locks") -> list[dict[str, Any]]:
+    lines = DynamoDBSource(url).policy("app role").splitlines()
+    (command,) = [line for line in lines if not line.startswith("#")]
+    words = shlex.split(command)
+    assert words[:3] == ["aws", "iam", "put-role-policy"]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options["--role-name"] == "app role"
+    found: list[dict[str, Any]] = json.loads(options["--policy-document"])["Statement"]
+    return found
+
+
+@pytest.mark.parametrize(("operation", "right"), OF_WORKERS)
+def test_a_worker_may_do_what_a_worker_does(operation: Operation, right: str) -> None:
+    assert any(f"dynamodb:{right}" in statement["Action"] for statement in statements())
+    sent = next(DynamoDocuments("locks", "").perform(operation)).operation.replace("_", "")
+    assert sent == right.lower()
+
+
+def test_a_worker_deletes_nothing_and_writes_locks_and_counts_alone() -> None:
+    writes = [statement for statement in statements() if "Condition" in statement]
+    partitions = {
+        action: statement["Condition"]["ForAllValues:StringEquals"]["dynamodb:LeadingKeys"]
+        for statement in writes
+        for action in statement["Action"]
+    }
+    assert partitions == {"dynamodb:PutItem": [LOCK], "dynamodb:UpdateItem": [COUNTER]}
+    assert all(statement["Condition"]["Null"] == {"dynamodb:LeadingKeys": "false"} for statement in writes)
+    rights = {action for statement in statements() for action in statement["Action"]}
+    assert not rights & {f"dynamodb:{right}" for _, right in OF_OPERATORS}
+
+
+@pytest.mark.parametrize(
+    ("region", "arn"),
+    [
+        ("eu-central-1", "arn:aws:dynamodb:eu-central-1:*:table/locks"),
+        ("cn-north-1", "arn:aws-cn:dynamodb:cn-north-1:*:table/locks"),
+        ("us-gov-west-1", "arn:aws-us-gov:dynamodb:us-gov-west-1:*:table/locks"),
+    ],
+)
+def test_the_table_is_named_as_iam_knows_it(region: str, arn: str) -> None:
+    assert {statement["Resource"] for statement in statements(f"dynamodb://{region}/locks")} == {arn}
