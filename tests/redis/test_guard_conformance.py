@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as LostError
 
-from fencelock import OutcomeUnknownError
-from fencelock.stores.redis.connection.client import AsyncRedisSession, RedisSession
+from fencelock.stores.redis.connection.connections import AsyncRedisConnection, RedisConnection
 from fencelock.stores.redis.guard.connection import AsyncRedisTransaction, RedisTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.redis import RedisFleet
@@ -15,10 +15,11 @@ from tests.redis.fix_redis import THREE, Corner, fresh_corner
 class AtRedis:
     """A fresh prefix for each check. A value is a key that holds a string."""
 
-    interrupted_files: tuple[str, ...] = ("stores/redis/connection/",)
+    compares_reads = True
+    is_async: bool
+    interrupted_files: tuple[str, ...] = ("redis/connection/connections.py",)
     kind = "redis"
     size = 1
-    is_async: bool
     corner: Corner
 
     def setup_method(self) -> None:
@@ -42,17 +43,21 @@ class AtRedis:
     def put(self, native: RedisTransaction, table: str, key: str, value: str) -> None:
         native.execute("SET", self.key(table, key), value)
 
+    def read(self, native: RedisTransaction, table: str, key: str) -> str | None:
+        value = native.get(self.key(table, key))
+        return None if value is None else value.decode()
+
+    def wire(self) -> tuple[Any, str]:
+        return (AsyncRedisConnection if self.is_async else RedisConnection), "exchange"
+
+    def lost_reply(self) -> Exception:
+        return LostError("the answer was lost on purpose")
+
     def put_alone(self, table: str, key: str, value: str) -> None:
         self.direct("SET", self.key(table, key), value)
 
     def lose_mark(self, resource: str) -> None:
         self.direct("DEL", self.corner.own(f"marks/{resource}"))
-
-    def wire(self) -> tuple[Any, str]:
-        return (AsyncRedisSession if self.is_async else RedisSession), "send"
-
-    def lost_reply(self) -> Exception:
-        return OutcomeUnknownError("the answer was lost on purpose")
 
     def get(self, table: str, key: str) -> str | None:
         return self.direct.get(self.key(table, key))
@@ -69,7 +74,7 @@ class TestAsyncRedisGuard(AtRedis, AsyncGuardConformance):
 
 @pytest.mark.campaign
 class TestValkeyGuard(AtRedis, GuardConformance):
-    interrupted_files = ()
+    interrupted_files = ("stores/redis/",)
     kind = "valkey"
 
 

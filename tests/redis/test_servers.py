@@ -1,11 +1,13 @@
 """Which servers a guard relies on, what the doctor finds, and what an error may show."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import NoPermissionError
 
 import fencelock
+import fencelock.aio
 from fencelock import ConfigError, SourceError, SourceUnavailableError, UnsafeSourceError, UnsupportedError
 from fencelock.stores.redis.connection.server import check_server, read_facts
 from fencelock.stores.redis.connection.url import parse_url
@@ -14,6 +16,7 @@ from fencelock_lab.servers.redis import RedisFleet, RedisServer
 from tests.redis.direct import Direct
 from tests.redis.fix_redis import own_corner
 from tests.redis.guarded import Scene, protect
+from tests.support.certificates import certify_client, certify_server, make_authority
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.support.helpers import wait_until
 
@@ -59,6 +62,7 @@ def test_a_server_that_may_evict_a_mark_is_refused(own_redis: RedisServer, polic
 
 
 def test_a_replica_is_refused_and_passed_by(redis_fleet: RedisFleet, own_redis: RedisServer) -> None:
+    Direct.to(own_redis)("CONFIG", "SET", "repl-diskless-sync-delay", 0)
     with redis_fleet.new_server() as replica:
         Direct.to(replica)("REPLICAOF", own_redis.host, own_redis.port)
         wait_until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
@@ -138,6 +142,35 @@ def test_a_login_that_is_missing_or_wrong_is_named_and_never_shown(own_redis: Re
     assert "secret" not in shown
     assert "clerk" not in shown
     seal(url.replace("redis://", "redis://:other-secret@"))
+
+
+@pytest.mark.asyncio
+async def test_a_connection_by_tls_trusts_the_named_authority_alone(own_redis: RedisServer, tmp_path: Path) -> None:
+    for folder, name in ((own_redis.folder, "ours"), (tmp_path, "others")):
+        make_authority(folder, name)
+    certify_server(own_redis.folder, "ours")
+    certify_client(own_redis.folder, "ours")
+    authority, files = own_redis.folder / "ours.crt", own_redis.folder
+    own_redis.stop()
+    own_redis.settings |= {
+        "tls-port": own_redis.reserve_port("tls"),
+        "tls-cert-file": str(files / "server.crt"),
+        "tls-key-file": str(files / "server.key"),
+        "tls-ca-cert-file": str(authority),
+    }
+    own_redis.start()
+    base = f"rediss://localhost:{own_redis.ports['tls']}/0/app"
+    mine = f"&cert={files / 'client.crt'}&key={files / 'client.key'}"
+    url = f"{base}?ca={authority}{mine}"
+    protect(url)
+    seal(url)
+    guard = fencelock.aio.guard(url, resource=RESOURCE, lock=LOCK)
+    async with guard.transaction(HandmadeLease(6)) as txn:
+        txn.execute("SET", "a", await txn.get("a") or "1")
+    assert Direct.to(own_redis).get("a") == "1"
+    for wrong in (base, f"{base}?ca={tmp_path / 'others.crt'}{mine}", f"{base}?ca={authority}"):
+        with pytest.raises(SourceUnavailableError, match="cannot be reached"):
+            seal(wrong, 7)
 
 
 def test_redis_is_no_source_and_says_how_it_can_be_a_guard() -> None:
