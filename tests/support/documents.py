@@ -16,15 +16,15 @@ from fencelock.stores.document.operations import (
     CreateCounter,
     Delete,
     Document,
-    Found,
+    FoundDocuments,
     Increment,
     Key,
     Operation,
-    Read,
+    ReadDocuments,
     ReadLocks,
     ReadPlace,
     Reply,
-    Write,
+    WriteDocument,
     WriteEach,
 )
 from fencelock.stores.document.store import DocumentSource
@@ -86,26 +86,26 @@ class Documents:
             self.performed.append(operation)
             return getattr(self, "_" + type(operation).__name__.lower())(operation)
 
-    def _read(self, operation: Read) -> Found:
-        return Found(tuple(map(self._document, operation.keys)), self.date_ms())
+    def _readdocuments(self, operation: ReadDocuments) -> FoundDocuments:
+        return FoundDocuments(tuple(map(self._document, operation.keys)), self.date_ms())
 
-    def _readlocks(self, operation: ReadLocks) -> Found:
+    def _readlocks(self, operation: ReadLocks) -> FoundDocuments:
         names = sorted(key.name for key in self.documents if key.kind == LOCK and key.name > operation.after)
-        return self._read(Read(tuple(Key(LOCK, name) for name in names[: operation.limit])))
+        return self._readdocuments(ReadDocuments(tuple(Key(LOCK, name) for name in names[: operation.limit])))
 
-    def _write(self, write: Write) -> bool:
+    def _writedocument(self, write: WriteDocument) -> bool:
         if self._version(write.key) != write.seen:
             return False
         self.documents[write.key] = self.document_of(write)
         return True
 
     @staticmethod
-    def document_of(write: Write) -> Document:
+    def document_of(write: WriteDocument) -> Document:
         """Return what a write leaves."""
         return Document(write.key, write.version, write.body)
 
     def _writeeach(self, operation: WriteEach) -> tuple[bool | None, ...]:
-        return tuple(map(self._write, operation.writes))
+        return tuple(map(self._writedocument, operation.writes))
 
     def _delete(self, operation: Delete) -> bool:
         if self._version(operation.key) != operation.seen:

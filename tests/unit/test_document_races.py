@@ -8,6 +8,7 @@ once (H4).
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.document import codec, reading
 from fencelock.stores.document.layout import LockDocument, decode_lock
-from fencelock.stores.document.operations import LOCK, Increment, Key, Operation, Reply, Write, WriteEach
+from fencelock.stores.document.operations import LOCK, Increment, Key, Operation, Reply, WriteDocument, WriteEach
 from fencelock.stores.document.store import OPERATIONS
 from fencelock.stores.hashed_claims import hash_claims, restore_claims
 from fencelock.testing.clock import ManualClock
@@ -32,8 +33,10 @@ PROCESSES = 4
 STEPS = 400
 SEEDS = 15
 FAULTS = (REQUEST, REPLY, LATE)
-FAULTY, FREEZES, DELIVERIES = 0.1, 0.05, 0.05
-"""How often the network loses or delays a write, a process is frozen, and what was delayed arrives."""
+FAULTY, FREEZES, DELIVERIES, PURGES = 0.1, 0.05, 0.05, 0.3
+"""How often the network loses or delays a write, a process is frozen, what was delayed arrives, and a process that has
+released the lock purges the source.
+"""
 Pause = int
 """Milliseconds that a process sleeps for."""
 
@@ -92,7 +95,7 @@ class World:
 
     def _step(self, process: Process) -> None:
         if process.next is not None and not isinstance(process.next, Pause):
-            if isinstance(process.next, Write | WriteEach | Increment) and self.random.random() < FAULTY:
+            if isinstance(process.next, WriteDocument | WriteEach | Increment) and self.random.random() < FAULTY:
                 self.documents.lose(type(process.next), self.random.choice(FAULTS))
             process.reply, process.error = None, None
             try:
@@ -117,6 +120,8 @@ class World:
                 yield from self._hold(process, attempt, grant)
             if attempt.claim is not None:
                 yield from self._abandon(process, attempt.claim)
+            if self.random.random() < PURGES:
+                yield from self._purge(process)
             yield self.random.randrange(TTL_MS)
 
     def _hold(self, process: Process, attempt: Attempt, grant: Grant) -> Iterator[Any]:
@@ -143,6 +148,10 @@ class World:
             except SourceError:
                 continue
             return
+
+    def _purge(self, process: Process) -> Iterator[Any]:
+        with suppress(SourceError):
+            yield from self._request(process, ask.Purge())
 
     def _flow(self, process: Process, flow: Any) -> Iterator[Any]:
         step, value = flow.send, None
@@ -186,6 +195,8 @@ class World:
     def _judge_document(self) -> None:
         document = self.documents.documents.get(Key(LOCK, NAME))
         lock = LockDocument("") if document is None else decode_lock(document, "")
+        if not lock.token:
+            return  # It was purged, or is new.
         if lock.holder is not None and self.granted.setdefault(lock.holder.digest, lock.token) != lock.token:
             raise ViolationError("H4: a claim was granted twice")
         if lock.token < self.highest_token:
@@ -262,11 +273,11 @@ def draw_before_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store ignores the condition of a write."""
 
-    def write(self: Documents, operation: Write) -> bool:
+    def write(self: Documents, operation: WriteDocument) -> bool:
         self.documents[operation.key] = self.document_of(operation)
         return True
 
-    monkeypatch.setattr(Documents, "_write", write)
+    monkeypatch.setattr(Documents, "_writedocument", write)
 
 
 @pytest.mark.parametrize("spoil", [hand_over, trust_reading, draw_before_reading, write_blindly])

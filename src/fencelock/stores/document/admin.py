@@ -25,10 +25,10 @@ from fencelock.stores.document.operations import (
     SOURCE_KEY,
     CreateCounter,
     Delete,
-    Found,
+    FoundDocuments,
     Key,
     Operations,
-    Read,
+    ReadDocuments,
     ReadLocks,
     ReadPlace,
 )
@@ -44,13 +44,13 @@ HISTORY_ID_LENGTH = 16
 # --- install and epochs -----------------------------------------------------------------------------------------------
 def install(state: DocumentState) -> Operations[None]:
     """Write the source's document if there is none; safe when run concurrently."""
-    found: Found = yield Read((SOURCE_KEY,))
+    found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
     if found.documents[0] is None:
         place: str | None = yield ReadPlace()
         source = SourceDocument(draw_claim(), 1, draw_claim()[:HISTORY_ID_LENGTH], 0, "", place)
         yield CreateCounter(source.counter)
         yield write_source(source, None)  # Refused if another process has just written it.
-        found = yield Read((SOURCE_KEY,))
+        found = yield ReadDocuments((SOURCE_KEY,))
     decode_source(found.documents[0], state.url)
 
 
@@ -63,12 +63,12 @@ def read_source(state: DocumentState, _: ask.ReadSource) -> Operations[SourceInf
 def _read(state: DocumentState) -> Operations[tuple[SourceDocument, str, int]]:
     """Return the source, its document's version, and the last token of its history."""
     before = state.identity.seen
-    found: Found = yield Read((SOURCE_KEY,))
+    found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
     (document,) = found.documents
     source = decode_source(document, state.url)
     state.identity.check(source.state, before)
     assert document is not None
-    counted: Found = yield Read((source.counter,))
+    counted: FoundDocuments = yield ReadDocuments((source.counter,))
     (counter,) = counted.documents
     count = 0 if counter is None else int(counter.body)
     return source, document.version, source.start + count
@@ -163,10 +163,10 @@ def list_locks(state: DocumentState, request: ask.ListLocks) -> Operations[tuple
 
 def _read_page(state: DocumentState, after: str) -> Operations[list[View]]:
     since_ms, before = state.now_ms(), state.identity.seen
-    found: Found = yield Read((SOURCE_KEY,))
+    found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
     source = decode_source(found.documents[0], state.url)
     state.identity.check(source.state, before)
-    page: Found = yield ReadLocks(after, PAGE_LOCKS)
+    page: FoundDocuments = yield ReadLocks(after, PAGE_LOCKS)
     documents = [document for document in page.documents if document is not None]
     names = [document.key.name for document in documents]
     return view_locks(state, source, names, documents, since_ms, page.date_ms)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE, draw_claim
-from fencelock.stores.document.operations import COUNTER, LOCK, SOURCE_KEY, Document, Key, Write
+from fencelock.stores.document.operations import COUNTER, LOCK, SOURCE_KEY, Document, Key, WriteDocument
 from fencelock.stores.encoding import decode_object, has_members
 from fencelock.stores.errors import SOURCE_PART, check_schema_number, not_installed
 from fencelock.stores.source_clock import SourceState
@@ -120,16 +120,16 @@ class LockDocument(NamedTuple):
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
-def write_source(source: SourceDocument, seen: str | None) -> Write:
+def write_source(source: SourceDocument, seen: str | None) -> WriteDocument:
     """Return the write of the source's document."""
     version = draw_claim()
-    return Write(SOURCE_KEY, _encode(version, source), version, seen)
+    return WriteDocument(SOURCE_KEY, _encode(version, source), version, seen)
 
 
-def write_lock(name: str, lock: LockDocument, seen: str | None) -> Write:
+def write_lock(name: str, lock: LockDocument, seen: str | None) -> WriteDocument:
     """Return the write of a lock's document."""
     version = draw_claim()
-    return Write(Key(LOCK, name), _encode(version, lock), version, seen)
+    return WriteDocument(Key(LOCK, name), _encode(version, lock), version, seen)
 
 
 def _encode(version: str, value: SourceDocument | LockDocument) -> str:

@@ -18,7 +18,7 @@ SOURCE: Final = "source"
 COUNTER: Final = "counter"
 LOCK: Final = "lock"
 MAX_KEYS = 100
-"""Documents that one `Read` asks for at most."""
+"""Documents that one `ReadDocuments` asks for at most."""
 MAX_WRITES = 25
 """Writes in one `WriteEach` at most."""
 MAX_BODY_BYTES = 350_000
@@ -45,8 +45,9 @@ class Document(NamedTuple):
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
-class Read(NamedTuple):
-    """Read these documents, each with all acknowledged writes; not as of one moment. Reply: Found, in the same order.
+class ReadDocuments(NamedTuple):
+    """Read these documents, each with all acknowledged writes; not as of one moment. Reply: FoundDocuments, in the same
+    order.
 
     A counter is read as a document whose body is its decimal number; its version is not used.
     """
@@ -56,14 +57,14 @@ class Read(NamedTuple):
 
 class ReadLocks(NamedTuple):
     """Read the first `limit` locks whose names sort after `after` ("": all), in the order of the names' code points.
-    Reply: Found. Fewer than `limit` mean that there are no more.
+    Reply: FoundDocuments. Fewer than `limit` mean that there are no more.
     """
 
     after: str
     limit: int
 
 
-class Write(NamedTuple):
+class WriteDocument(NamedTuple):
     """Write a document if its version is `seen` (None: if there is no such document). Reply: bool, whether it was.
 
     `version` is drawn for this write, and is part of the body too.
@@ -80,7 +81,7 @@ class WriteEach(NamedTuple):
     order; None where the outcome is unknown, or the store could not do it now. An error says that of all of them.
     """
 
-    writes: tuple[Write, ...]
+    writes: tuple[WriteDocument, ...]
 
 
 class Delete(NamedTuple):
@@ -111,11 +112,11 @@ class ReadPlace(NamedTuple):
     """
 
 
-Operation = Read | ReadLocks | Write | WriteEach | Delete | CreateCounter | Increment | ReadPlace
+Operation = ReadDocuments | ReadLocks | WriteDocument | WriteEach | Delete | CreateCounter | Increment | ReadPlace
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
-class Found(NamedTuple):
+class FoundDocuments(NamedTuple):
     """The documents, None for those that do not exist. `date_ms`: the store's own time at which it answered, rounded
     down to its resolution (the `Date` header), in milliseconds since 1970; None if it told none. Of several replies, as
     for documents that were read one by one, the earliest.
@@ -125,7 +126,7 @@ class Found(NamedTuple):
     date_ms: int | None = None
 
 
-Reply = Found | bool | tuple[bool | None, ...] | int | str | None
+Reply = FoundDocuments | bool | tuple[bool | None, ...] | int | str | None
 Result = TypeVar("Result")
 Operations = Generator[Operation, Any, Result]
 """Yields operations, is sent their replies, and returns a Result."""

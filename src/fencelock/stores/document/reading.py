@@ -23,11 +23,11 @@ from fencelock.stores.document.operations import (
     MAX_KEYS,
     SOURCE_KEY,
     Document,
-    Found,
+    FoundDocuments,
     Increment,
     Key,
     Operations,
-    Read,
+    ReadDocuments,
     ReadPlace,
 )
 from fencelock.stores.document.state import DocumentState
@@ -69,7 +69,7 @@ def look(state: DocumentState, names: Sequence[str]) -> Operations[list[View]]:
     """Read the source and these locks, fewer than MAX_KEYS."""
     assert len(names) < MAX_KEYS, "too many locks for one reading"
     since_ms, before = state.now_ms(), state.identity.seen
-    found: Found = yield Read((SOURCE_KEY, *(Key(LOCK, name) for name in names)))
+    found: FoundDocuments = yield ReadDocuments((SOURCE_KEY, *(Key(LOCK, name) for name in names)))
     source = decode_source(found.documents[0], state.url)
     state.identity.check(source.state, before)
     if state.place_due_ms is None or state.now_ms() >= state.place_due_ms:

@@ -13,7 +13,7 @@ from fencelock.errors import OutcomeUnknownError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.document.codec import EXPIRED
 from fencelock.stores.document.layout import write_lock
-from fencelock.stores.document.operations import MAX_KEYS, MAX_WRITES, Operations, Write, WriteEach
+from fencelock.stores.document.operations import MAX_KEYS, MAX_WRITES, Operations, WriteDocument, WriteEach
 from fencelock.stores.document.reading import MAX_ROUNDS, ROUNDS_MS, View, look
 from fencelock.stores.document.state import DocumentState
 
@@ -22,12 +22,12 @@ Lease = tuple[str, str]
 """A lock and the digest of a claim."""
 
 
-class Beat(NamedTuple):
+class RenewalWrite(NamedTuple):
     """One lease that is being renewed."""
 
     lease: Lease
     ttl_ms: int
-    write: Write
+    write: WriteDocument
 
 
 def renew(state: DocumentState, request: ask.Renew) -> Operations[ask.SourceReply]:
@@ -49,7 +49,7 @@ def renew(state: DocumentState, request: ask.Renew) -> Operations[ask.SourceRepl
     raise OutcomeUnknownError(f"{state.url}: {len(to_renew)} lease(s) could not be renewed, because others wrote first")
 
 
-def _decide(state: DocumentState, leases: Sequence[Lease], lost: dict[str, str]) -> Operations[list[Beat]]:
+def _decide(state: DocumentState, leases: Sequence[Lease], lost: dict[str, str]) -> Operations[list[RenewalWrite]]:
     """Return the writes that renew these leases; those that are lost go to `lost`."""
     names = list(dict.fromkeys(lock for lock, _ in leases))
     views = dict(zip(names, (yield from look(state, names)), strict=True))
@@ -63,11 +63,13 @@ def _decide(state: DocumentState, leases: Sequence[Lease], lost: dict[str, str])
             continue
         renewed = holder.extended(view.date_ms)
         state.sightings.send(renewed, view.since_ms)
-        beats.append(Beat((name, claim), holder.ttl_ms, write_lock(name, view.lock._replace(holder=renewed), version)))
+        beats.append(
+            RenewalWrite((name, claim), holder.ttl_ms, write_lock(name, view.lock._replace(holder=renewed), version))
+        )
     return beats
 
 
-def _send(beats: list[Beat], remaining_ms: dict[str, int]) -> Operations[list[Lease]]:
+def _send(beats: list[RenewalWrite], remaining_ms: dict[str, int]) -> Operations[list[Lease]]:
     """Write these leases; return those whose document was not the one that was read any more."""
     refused, in_doubt = [], 0
     for batch in _batches(beats, MAX_WRITES):
