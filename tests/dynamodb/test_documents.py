@@ -16,15 +16,15 @@ from fencelock.stores.document.operations import (
     CreateCounter,
     Delete,
     Document,
-    Found,
+    FoundDocuments,
     Increment,
     Key,
     Operation,
-    Read,
+    ReadDocuments,
     ReadLocks,
     ReadPlace,
     Reply,
-    Write,
+    WriteDocument,
     WriteEach,
 )
 from fencelock.stores.dynamodb.source.documents import DynamoDocuments
@@ -41,8 +41,8 @@ def lock(name: str) -> Key:
     return Key(LOCK, name)
 
 
-def write(name: str, version: str, seen: str | None = None, body: str = "{}") -> Write:
-    return Write(lock(name), body, version, seen)
+def write(name: str, version: str, seen: str | None = None, body: str = "{}") -> WriteDocument:
+    return WriteDocument(lock(name), body, version, seen)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def perform(locks: Locks) -> Perform:
 
 
 def versions(found: Reply) -> list[str | None]:
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundDocuments)
     return [None if document is None else document.version for document in found.documents]
 
 
@@ -61,13 +61,13 @@ def test_a_document_is_written_on_the_condition_of_its_version(perform: Perform)
     assert perform(write("a", "2", seen="0")) is False
     assert perform(write("a", "2", seen="1")) is True
     assert perform(write("b", "2", seen="1")) is False
-    assert versions(perform(Read((lock("a"), lock("b"))))) == ["2", None]
+    assert versions(perform(ReadDocuments((lock("a"), lock("b"))))) == ["2", None]
 
 
 def test_a_read_answers_in_order_with_the_date_of_the_service(perform: Perform) -> None:
     perform(write("a", "1", body='{"é": "\\u0000"}'))
-    found = perform(Read((lock("b"), lock("a"), lock("b"))))
-    assert isinstance(found, Found)
+    found = perform(ReadDocuments((lock("b"), lock("a"), lock("b"))))
+    assert isinstance(found, FoundDocuments)
     assert found.documents == (None, Document(lock("a"), "1", '{"é": "\\u0000"}'), None)
     assert found.date_ms is not None
     assert found.date_ms % 1000 == 0
@@ -80,16 +80,16 @@ def test_the_writes_of_a_beat_are_independent(perform: Perform) -> None:
         (write("a", "2", "1"), write("b", "2", "0"), write("none", "2", "1"), write("c", "2", "1", "é'\"?"))
     )
     assert perform(batch) == (True, False, False, True)
-    found = perform(Read((lock("a"), lock("b"), lock("none"), lock("c"))))
+    found = perform(ReadDocuments((lock("a"), lock("b"), lock("none"), lock("c"))))
     assert versions(found) == ["2", "1", None, "2"]
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundDocuments)
     assert found.documents[3] == Document(lock("c"), "2", "é'\"?")
 
 
 def test_a_beat_may_create_documents(perform: Perform) -> None:
     assert perform(WriteEach((write("a", "1"),))) == (True,)
     assert perform(WriteEach((write("a", "2"), write("b", "2")))) == (False, True)
-    assert versions(perform(Read((lock("a"), lock("b"))))) == ["1", "2"]
+    assert versions(perform(ReadDocuments((lock("a"), lock("b"))))) == ["1", "2"]
 
 
 def test_a_beat_and_a_read_may_be_as_large_as_they_may_be(perform: Perform) -> None:
@@ -97,7 +97,7 @@ def test_a_beat_and_a_read_may_be_as_large_as_they_may_be(perform: Perform) -> N
     body = "x" * 20_000
     assert perform(WriteEach(tuple(write(name, "1", body=body) for name in names))) == (True,) * MAX_WRITES
     keys = tuple(lock(f"{number:03}") for number in range(MAX_KEYS))
-    assert versions(perform(Read(keys))) == ["1"] * MAX_WRITES + [None] * (MAX_KEYS - MAX_WRITES)
+    assert versions(perform(ReadDocuments(keys))) == ["1"] * MAX_WRITES + [None] * (MAX_KEYS - MAX_WRITES)
 
 
 def test_a_document_is_deleted_on_the_condition_of_its_version(perform: Perform) -> None:
@@ -115,7 +115,7 @@ def test_locks_are_listed_by_their_names(perform: Perform) -> None:
 
     def listed(after: str, limit: int) -> list[str]:
         found = perform(ReadLocks(after, limit))
-        assert isinstance(found, Found)
+        assert isinstance(found, FoundDocuments)
         return [document.key.name for document in found.documents if document is not None]
 
     assert listed("", 10) == names
@@ -137,8 +137,8 @@ def test_a_counter_counts_only_where_there_is_one(perform: Perform) -> None:
     assert perform(Increment(NUMBER)) == 1
     perform(CreateCounter(NUMBER))
     assert perform(Increment(NUMBER)) == 2
-    found = perform(Read((NUMBER,)))
-    assert isinstance(found, Found)
+    found = perform(ReadDocuments((NUMBER,)))
+    assert isinstance(found, FoundDocuments)
     assert found.documents == (Document(NUMBER, "", "2"),)
 
 
@@ -152,7 +152,7 @@ def test_of_writes_at_the_same_time_one_is_done(locks: Locks, perform: Perform) 
     with ThreadPoolExecutor(RACERS) as pool:
         outcomes = list(pool.map(race, range(RACERS)))
     assert outcomes.count(True) == 1
-    assert versions(perform(Read((lock("a"),)))) == [f"new-{outcomes.index(True)}"]
+    assert versions(perform(ReadDocuments((lock("a"),)))) == [f"new-{outcomes.index(True)}"]
 
 
 def test_no_two_increments_get_the_same_number(perform: Perform) -> None:
@@ -168,7 +168,7 @@ def test_the_place_is_the_id_of_the_table(locks: Locks, perform: Perform) -> Non
 
 def test_a_table_that_does_not_exist_asks_for_an_installation(empty_table: Locks) -> None:
     client = DynamoDBSource(empty_table.url).open_client(DEADLINE_S)
-    for operation in (Read((lock("a"),)), ReadLocks("", 1), write("a", "1"), Increment(NUMBER), ReadPlace()):
+    for operation in (ReadDocuments((lock("a"),)), ReadLocks("", 1), write("a", "1"), Increment(NUMBER), ReadPlace()):
         with pytest.raises(SchemaError, match="fencelock install"):
             client.perform(operation)
 
@@ -177,7 +177,7 @@ def test_a_table_that_does_not_exist_asks_for_an_installation(empty_table: Locks
 def test_an_item_of_somebody_else_is_refused(locks: Locks, perform: Perform, item: dict[str, Any]) -> None:
     locks.client.put_item(TableName=locks.name, Item={"pk": {"S": LOCK}, "sk": {"S": "a"}} | item)
     with pytest.raises(SourceError, match="not one of fencelock's"):
-        perform(Read((lock("a"),)))
+        perform(ReadDocuments((lock("a"),)))
 
 
 # --- replies that the server here never gives -------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def item(name: str) -> dict[str, Any]:
 def test_what_a_read_leaves_out_is_asked_for_again_and_the_earliest_date_counts() -> None:
     rest = {"locks": {"Keys": [{"pk": {"S": LOCK}, "sk": {"S": "b"}}], "ConsistentRead": True}}
     found = answered(
-        Read((lock("a"), lock("b"))),
+        ReadDocuments((lock("a"), lock("b"))),
         {"Responses": {"locks": [item("a")]}, "UnprocessedKeys": rest, "ResponseMetadata": HEADERS},
         {"Responses": {"locks": [item("b")]}, "UnprocessedKeys": {}, "ResponseMetadata": LATER},
     )
@@ -217,13 +217,13 @@ def test_a_read_that_never_ends_is_given_up() -> None:
     rest = {"locks": {"Keys": [{"pk": {"S": LOCK}, "sk": {"S": "b"}}]}}
     reply = {"Responses": {}, "UnprocessedKeys": rest, "ResponseMetadata": HEADERS}
     with pytest.raises(SourceUnavailableError, match="try again"):
-        answered(Read((lock("b"),)), *[reply] * 100)
+        answered(ReadDocuments((lock("b"),)), *[reply] * 100)
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "yesterday"}])
 def test_a_reply_without_a_date_has_none(headers: dict[str, str]) -> None:
     reply = {"Responses": {}, "ResponseMetadata": {"HTTPHeaders": headers}}
-    assert answered(Read((lock("a"),)), reply) == Found((None,), None)
+    assert answered(ReadDocuments((lock("a"),)), reply) == FoundDocuments((None,), None)
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError, SourceUnavailableError])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.stores.document.operations import Found
+from fencelock.stores.document.operations import FoundDocuments
 from fencelock.stores.dynamodb.source.store import AsyncDynamoDBClient, DynamoDBClient, DynamoDBSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from fencelock.testing.clock import ManualClock
@@ -27,7 +27,7 @@ class MovedSource(DynamoDBSource):
         self._now_us = now_us
 
     def dated(self, reply: Any) -> Any:
-        if not isinstance(reply, Found):
+        if not isinstance(reply, FoundDocuments):
             return reply
         assert reply.date_ms is not None
         return reply._replace(date_ms=(BEGAN_MS + self._now_us() // 1000) // 1000 * 1000)

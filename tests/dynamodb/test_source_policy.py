@@ -13,18 +13,18 @@ from fencelock.stores.document.operations import (
     Increment,
     Key,
     Operation,
-    Read,
+    ReadDocuments,
     ReadLocks,
     ReadPlace,
-    Write,
+    WriteDocument,
     WriteEach,
 )
 from fencelock.stores.dynamodb.source.documents import DynamoDocuments
 from fencelock.stores.dynamodb.source.store import DynamoDBSource
 
-WRITE = Write(Key(LOCK, "a"), "{}", "2", "1")
+WRITE = WriteDocument(Key(LOCK, "a"), "{}", "2", "1")
 OF_WORKERS: list[tuple[Operation, str]] = [
-    (Read((Key(LOCK, "a"),)), "BatchGetItem"),
+    (ReadDocuments((Key(LOCK, "a"),)), "BatchGetItem"),
     (ReadLocks("", 1), "Query"),
     (ReadPlace(), "DescribeTable"),
     (WRITE, "PutItem"),

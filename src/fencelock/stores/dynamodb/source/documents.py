@@ -18,7 +18,7 @@ from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailable
 from fencelock.stores.aws.session import Call, Refusal
 from fencelock.stores.aws.session import Reply as AwsReply
 from fencelock.stores.document import operations as ask
-from fencelock.stores.document.operations import COUNTER, LOCK, Document, Found, Key
+from fencelock.stores.document.operations import COUNTER, LOCK, Document, FoundDocuments, Key
 from fencelock.stores.dynamodb.table import PARTITION, SORT
 
 _BODY, _VERSION, _REACHED = "body", "version", "reached"
@@ -41,9 +41,9 @@ class DynamoDocuments:
         self._table = table
         self._url = url
         self._performs: dict[type, Callable[[Any], Calls[ask.Reply]]] = {
-            ask.Read: self._read,
+            ask.ReadDocuments: self._read,
             ask.ReadLocks: self._read_locks,
-            ask.Write: self._write,
+            ask.WriteDocument: self._write,
             ask.WriteEach: self._write_each,
             ask.Delete: self._delete,
             ask.CreateCounter: self._create_counter,
@@ -56,7 +56,7 @@ class DynamoDocuments:
         return self._performs[type(operation)](operation)
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    def _read(self, operation: ask.Read) -> Calls[Found]:
+    def _read(self, operation: ask.ReadDocuments) -> Calls[FoundDocuments]:
         found: dict[Key, Document] = {}
         dates: list[int | None] = []
         left = [_item_key(key) for key in dict.fromkeys(operation.keys)]
@@ -68,10 +68,10 @@ class DynamoDocuments:
             found.update((document.key, document) for document in documents)
             left = reply.get("UnprocessedKeys", {}).get(self._table, {}).get("Keys", [])
             if not left:
-                return Found(tuple(map(found.get, operation.keys)), _earliest(dates))
+                return FoundDocuments(tuple(map(found.get, operation.keys)), _earliest(dates))
         raise SourceUnavailableError(f"{self._url} leaves out a part of what it is asked for: try again")
 
-    def _read_locks(self, operation: ask.ReadLocks) -> Calls[Found]:
+    def _read_locks(self, operation: ask.ReadLocks) -> Calls[FoundDocuments]:
         query: dict[str, Any] = {
             "TableName": self._table,
             "ConsistentRead": True,
@@ -91,7 +91,7 @@ class DynamoDocuments:
             found += map(self._document, reply["Items"])
             # A page ends after 1 MB, too.
             if len(found) >= operation.limit or "LastEvaluatedKey" not in reply:
-                return Found(tuple(found), _earliest(dates))
+                return FoundDocuments(tuple(found), _earliest(dates))
             query["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _read_place(self, _: ask.ReadPlace) -> Calls[str]:
@@ -125,7 +125,7 @@ class DynamoDocuments:
             ) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
-    def _write(self, operation: ask.Write) -> Calls[bool]:
+    def _write(self, operation: ask.WriteDocument) -> Calls[bool]:
         item = _item_key(operation.key) | {_BODY: {"S": operation.body}, _VERSION: {"S": operation.version}}
         reply = yield self._conditional("put_item", operation.seen, Item=item)
         return not isinstance(reply, Refusal)
