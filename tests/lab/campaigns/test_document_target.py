@@ -10,10 +10,12 @@ from fencelock import Sequencer
 from fencelock_lab.campaigns.document_target import DocumentTarget
 from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
 from fencelock_lab.campaigns.targets import make_target
+from tests.dynamodb.fix_dynamodb import Corner as DynamoCorner
+from tests.dynamodb.fix_dynamodb import corner
 from tests.redis.fix_redis import Corner as RedisCorner
 from tests.s3.fix_s3 import Corner, seaweed
 
-__all__ = ["seaweed"]
+__all__ = ["corner", "seaweed"]
 
 Tenure = Callable[[], Sequencer]
 
@@ -112,3 +114,7 @@ def test_objects_of_s3_are_documents(seaweed: Corner, tmp_path: Path) -> None:
 
 def test_keys_of_redis_are_documents(redis: RedisCorner, tmp_path: Path) -> None:
     check_all(redis.url, tmp_path)
+
+
+def test_items_of_dynamodb_are_documents(corner: DynamoCorner, tmp_path: Path) -> None:
+    check_all(corner.url(), tmp_path)

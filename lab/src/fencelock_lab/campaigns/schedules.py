@@ -40,7 +40,7 @@ from fencelock_lab.campaigns.settings import (
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
 from fencelock_lab.servers.fleet import fleet_of
-from fencelock_lab.servers.ministack import CREDENTIALS
+from fencelock_lab.servers.ministack import CREDENTIALS, MinistackFleet
 from fencelock_lab.servers.programs import FAKETIME, find
 from fencelock_lab.servers.redis import RedisFleet
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
@@ -57,6 +57,8 @@ FILES = "files"
 """As the guard of a schedule: a folder."""
 REDIS = "redis"
 """As the guard of a schedule: a server of Redis that flushes each write."""
+DYNAMODB = "dynamodb"
+"""As the guard of a schedule: tables of an emulator, ministack."""
 S3 = "s3"
 """As the guard of a schedule: a bucket of SeaweedFS."""
 QUORUM_TTL_S = 2.0
@@ -145,6 +147,7 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("http", STORES, guard=HTTP),
         CampaignSchedule("files", STORES, guard=FILES),
         CampaignSchedule("redis", STORES, guard=REDIS),
+        CampaignSchedule("dynamodb", STORES, guard=DYNAMODB, ttl=QUORUM_TTL_S, duration=30.0),
         CampaignSchedule("s3", STORES, guard=S3, ttl=QUORUM_TTL_S, duration=30.0),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
@@ -237,6 +240,11 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
         elif schedule.guard == REDIS:
             fleet = stack.enter_context(fleet_of(RedisFleet, "fencelock-redis-"))
             guard = f"{stack.enter_context(fleet.new_server()).url}/0/app"
+        elif schedule.guard == DYNAMODB:
+            stack.enter_context(patch.dict(os.environ, CREDENTIALS))
+            emulators = stack.enter_context(fleet_of(MinistackFleet, "fencelock-dynamodb-"))
+            guard = stack.enter_context(emulators.new_server()).dynamodb_url("marks")
+            fencelock.guard(guard, resource="marks", lock="marks").install()
         elif schedule.guard == S3:
             stack.enter_context(patch.dict(os.environ, CREDENTIALS))
             buckets = stack.enter_context(fleet_of(SeaweedFleet, "fencelock-s3-"))

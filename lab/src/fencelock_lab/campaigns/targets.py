@@ -12,6 +12,7 @@ from fencelock_lab.campaigns.settings import OWN_GUARD, CampaignSettings
 from fencelock_lab.campaigns.target import GuardTarget, Target
 
 TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
+    "dynamodb": "dynamodb_target:DynamoTarget",
     "etcd": "etcd_target:EtcdTarget",
     "file": "document_target:FilesTarget",
     "redis": "document_target:RedisTarget",

@@ -181,6 +181,7 @@ def _ask(url: str, words: str) -> str:
 
 
 _VERSIONS: dict[str, Callable[[str], str]] = {
+    "dynamodb": lambda _: "DynamoDB by ministack, an emulator",
     "etcd": lambda url: f"etcd {_etcd_version(url)}",
     "file": lambda url: f"files on {filesystem(Path(urlsplit(url).path))}",
     "http": lambda _: f"an HTTP service over SQLite {sqlite3.sqlite_version}",
