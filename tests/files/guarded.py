@@ -13,6 +13,7 @@ class GuardedFolder:
 
     def __init__(self, base: Path) -> None:
         base.mkdir(exist_ok=True)
+        base.chmod(0o755)  # Whatever the umask of the tester is.
         self.base = base
         self.url = f"file://{base}"
         self.home = base / ".fencelock"
