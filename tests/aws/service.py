@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 CUT = b""
 """The answer of a service that executes a request and closes the connection: the reply is lost."""
@@ -39,7 +40,7 @@ class Service:
 
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as stream:
-            while head := b"".join(iter(stream.readline, b"\r\n")):
+            while head := _read_head(stream):
                 length = re.search(rb"content-length: *(\d+)", head.lower())
                 if b"100-continue" in head.lower():
                     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -58,6 +59,14 @@ class Service:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+
+
+def _read_head(stream: BinaryIO) -> bytes:
+    """Return the lines before the empty one; nothing at the end of the connection."""
+    lines = []
+    while (line := stream.readline()) not in (b"\r\n", b""):
+        lines.append(line)
+    return b"".join(lines)
 
 
 @contextmanager
