@@ -78,8 +78,8 @@ for scheme in {sorted({*SOURCES, *GUARDS})!r}:
             use(scheme + "://host/name")
         except fencelock.UnsupportedError as error:
             print(error)
-        except fencelock.UnknownSchemeError:
-            assert scheme in ("file", "memory")  # One is a guard alone, the other a source.
+        except (fencelock.UnknownSchemeError, fencelock.UnsafeSourceError):
+            assert scheme in ("file", "memory", "redis", "rediss", "s3")  # A source alone, or a guard alone.
 """
     said = run_python(program).splitlines()
     assert len(said) == len(SOURCES) + len(GUARDS)

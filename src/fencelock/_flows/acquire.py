@@ -149,6 +149,6 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         if give_up_ms is not None and now_ms >= give_up_ms:
             yield from ask_source(Release(request.lock, request.claim))
             return sent_ms, Busy()
-        wait_ms = min(reply.wait_ms, max(0, kept_ms + request.ttl_ms // KEEPS_PER_TTL - now_ms))
+        wait_ms = min(reply.wait_ms, max(1, kept_ms + request.ttl_ms // KEEPS_PER_TTL - now_ms))
         if (yield from ask(Wait(wait_ms if give_up_ms is None else min(wait_ms, give_up_ms - now_ms)))):
             give_up_ms = now_ms

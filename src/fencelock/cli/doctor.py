@@ -28,6 +28,10 @@ GUARD_REFUSED = "guard-refused"
 _FORGER = "who made a sequencer of this source: any program that may write there could, signature or not"
 _RESTORED = "a source that was restored, or whose servers' data were copied, or that runs twice now"
 UNSEEN_OF_SOURCE = {
+    "aws": (
+        "a table whose items were written back from a copy, with the counter below a token that was issued",
+        _FORGER,
+    ),
     "etcd": (_RESTORED, _FORGER),
     "mysql": (_RESTORED, "a source that failed over to a server that had lost writes"),
     "postgres": (
