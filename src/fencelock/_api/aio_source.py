@@ -1,6 +1,6 @@
 """`fencelock.aio.connect`: the async source, twin of `source.py`.
 
-Promise: the source never blocks the loop; an acquire that is cancelled at any await leaves no claim behind (H5).
+Promise: no request blocks the loop; an acquire that is cancelled at any await leaves no claim behind (H5).
 """
 
 import asyncio
@@ -69,7 +69,10 @@ class AsyncSource(BaseSource):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Leases that are still held go on being renewed until they are released."""
+        """Close the connections. Leases that are still held go on being renewed until they are released.
+
+        At ZooKeeper this blocks the loop until the servers have answered, for a second at most for each ttl in use.
+        """
         await self._driver.close()
 
     @advised(LOCK_WORDS)

@@ -1,10 +1,10 @@
 """Ask a source until it answers.
 
-Promise: a request whose outcome is unknown is repeated under the same claim, MAX_TRIES times; requests are idempotent,
-so the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). A
-claim that is refused after a lost reply is ended: the lost request may still be under way, and its grant would reach
-nobody (H5). A release that was repeated is answered as one that held the lock: the first request may have ended the
-lease, so the second answer proves no loss (H3). Never: repeated after a definite error, or without end; a definite
+Promise: a request whose outcome is unknown is sent MAX_TRIES times at most, under the same claim; requests are
+idempotent, so the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first
+(T1). A claim that is refused after a lost reply is ended: the lost request may still be under way, and its grant would
+reach nobody (H5). A release that was repeated is answered as one that held the lock: the first request may have ended
+the lease, so the second answer proves no loss (H3). Never: repeated after a definite error, or without end; a definite
 error for a request that an earlier try may have carried out.
 """
 

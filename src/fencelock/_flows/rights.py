@@ -1,8 +1,8 @@
 """An operator's work on who may write: rights, keys, and the cure of a poisoned mark.
 
-Promise: each step is one flushed transaction with an audit entry. The cure takes the rights away, then ends the role's
-sessions, and only then moves the mark, so that a forger who goes on cannot poison it again. Never: a mark moved above
-what its source has issued.
+Promise: each change of rights, keys or marks is one flushed transaction with its audit entries. The cure takes the
+rights away, then ends the role's sessions (without an entry), and only then moves the mark, so that a forger who goes
+on cannot poison it again. Never: a mark moved above what its source has issued.
 """
 
 from typing import NamedTuple

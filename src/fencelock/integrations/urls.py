@@ -1,7 +1,7 @@
 """Builds the guard's URLs from the connection parameters of other libraries.
 
-Promise: the same server, database, user and password; TLS parameters if the guard's client has the same ones.
-Never: opens a connection.
+Promise: the server, database, user and password that the parameters name; TLS parameters if the guard's client has the
+same ones. Never: opens a connection, or reads a file of options that a parameter names (`read_default_file`).
 """
 
 from collections.abc import Mapping

@@ -16,8 +16,8 @@ Native = TypeVar("Native")
 class Forks(Generic[Native]):
     """The open connections of one client library that belong to this process.
 
-    `close` ends one without waiting for the server; `drop` only closes its descriptor, in a forked child. Neither
-    raises.
+    `close` ends one without waiting for the server, or, for ZooKeeper, for a second at most; `drop` only closes its
+    descriptor, in a forked child. Neither raises.
     """
 
     def __init__(self, *, close: Callable[[Native], None], drop: Callable[[Native], None]) -> None:
@@ -35,7 +35,7 @@ class Forks(Generic[Native]):
         return native in self._open
 
     def close(self, native: Native) -> None:
-        """Close a connection without waiting for the server; leave one of the parent's alone. Never raises."""
+        """Close a connection of this process; leave one of the parent's alone. Never raises."""
         if native in self._open:
             self._open.discard(native)
             self._close(native)

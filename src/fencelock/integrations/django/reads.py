@@ -3,7 +3,8 @@
 Promise: each instance of a protected model remembers when it was read, and each tenure when it sealed a resource. A
 `save()` in a block raises GuardError if it would write values that were read before that. Reads after the seal pass,
 inside a block or between two, and so do new instances, deferred fields and expressions (`F("balance") + 1`).
-Limit: only `save()` is checked. `bulk_update` sends no signal, and Django creates no instance for `update()`.
+Limit: only `save()` is checked. `bulk_update` sends no signal, and Django creates no instance for `update()`. When a
+resource was sealed by anything but a `fenced` block is not known here, so all instances pass then.
 Never: a query of its own.
 """
 

@@ -1,7 +1,8 @@
 """The guard's URL of a Django database, and the names of its tables there.
 
-Promise: the URL leads to the same database as Django's own connection, which is the test database in a test;
-`FENCELOCK["GUARDS"]` overrides it. Never: a password in a message.
+Promise: the URL leads to the database that the settings name, which is the test database in a test;
+`FENCELOCK["GUARDS"]` overrides it, and is needed where a file of options names the server or the user
+(`read_default_file` of MySQL). Never: a password in a message.
 """
 
 import os

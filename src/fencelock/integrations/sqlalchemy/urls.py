@@ -1,7 +1,7 @@
 """The guard's URL of an engine's database.
 
-Promise: the same database, with the engine's own user and password. Options that a URL cannot express (`connect_args`,
-a `creator`) are not guessed: their users pass `guard=`. Never: opens a connection.
+Promise: the database, user and password of the engine's URL. What is said elsewhere (`connect_args`, a `creator`, a
+file that `read_default_file` names) is not guessed: then users pass `guard=`. Never: opens a connection.
 """
 
 import os

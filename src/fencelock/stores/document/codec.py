@@ -1,4 +1,4 @@
-"""Acquire, Poll, Release and Renew over documents: the operations of each request, for threads and loops alike.
+"""Acquire, Poll and Release over documents: the operations of each request, for threads and loops alike.
 
 Promise: a lease begins and is extended only by a write that its own process has sent after it had read the document,
 and its deadline counts from before that reading (H1). So nobody takes a lock over before its holder's deadline, and

@@ -2,9 +2,9 @@
 
     etcd://[user:password@]host[:port][,host[:port]…][/prefix][?tls=on&ca=FILE&cert=FILE&key=FILE]
 
-Every key begins with `prefix` and a slash. TLS is used if any of its parameters is given: `tls=on` trusts the system's
-authorities, `ca` the authority in the file, and `cert` with `key` are the client's own certificate. Special characters
-are written as %XX.
+Every key begins with `prefix` and a slash. TLS is used if any of its parameters is given: `tls=on` trusts the
+authorities that gRPC brings along, `ca` the authority in the file, and `cert` with `key` are the client's own
+certificate. Special characters are written as %XX.
 
 Promise: the displayed URL names the members and the prefix, never a user, a password or a file.
 Never: a connection made, or a file read.
@@ -25,7 +25,7 @@ _PARAMETERS = {"tls", "ca", "cert", "key"}
 
 
 class Tls(NamedTuple):
-    """The files of a TLS connection; None: the system's authorities, or no certificate of the client's own."""
+    """The files of a TLS connection; None: gRPC's own authorities, or no certificate of the client's own."""
 
     ca: str | None
     cert: str | None

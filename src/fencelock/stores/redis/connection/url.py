@@ -4,7 +4,7 @@
     rediss://…[?ca=FILE&cert=FILE&key=FILE]
 
 The guard's keys begin with `{PREFIX}.fencelock/`: in a cluster, the braces put them into one slot with all keys that
-contain `{PREFIX}`. `rediss://` uses TLS, and trusts the system's authorities or the one in the file `ca`; `cert` with
+contain `{PREFIX}`. `rediss://` uses TLS, and trusts the system's authorities and the one in the file `ca`; `cert` with
 `key` are the client's own certificate. `unflushed=accept` accepts a server that does not flush what it acknowledges.
 Special characters are written as %XX.
 
@@ -39,7 +39,7 @@ class RedisAddress(NamedTuple):
 
 
 class RedisTls(NamedTuple):
-    """The files of a TLS connection; None: the system's authorities, or no certificate of the client's own."""
+    """The files of a TLS connection; None: the system's authorities alone, or no certificate of the client's own."""
 
     ca: str | None
     cert: str | None
