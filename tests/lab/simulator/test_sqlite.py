@@ -14,7 +14,7 @@ from fencelock_lab.simulator.sqlite import MemoryDatabase, SQLiteWorld
 FIXED = range(200)
 SLICES = 8
 FRESH_SEEDS = 100
-CONTROL_SEEDS = (24, 31, 633, *range(1500))
+CONTROL_SEEDS = (24, 31, 633, 1706, *range(1500))
 """The first seeds are those that find the rarest of the broken rules today; without them it takes half a minute."""
 
 
