@@ -2,7 +2,7 @@
 
 Promise: a lock or a flush of the store never blocks the event loop. A block gets the client's own connection: an
 asynchronous one if the client has one (PostgreSQL), otherwise a synchronous one that threads open and commit (SQLite).
-etcd and ZooKeeper have no open transactions: there the block gets an object that collects its writes.
+Only SQL databases have open transactions: elsewhere the block gets an object that collects its writes.
 """
 
 import asyncio

@@ -109,9 +109,8 @@ class Guard(BaseGuard):
         SourceUnavailableError if the write lock is not to be had; leaving raises GuardError if the block tried to end
         the transaction, UnfencedWriteError if it wrote to another resource's table, OutcomeUnknownError if the commit
         was not confirmed. Whatever leaves the block as an exception undoes it. SQLite: foreign keys are enforced in
-        the block, and nobody else can write to the file while it is open. etcd, ZooKeeper and S3: the block gets what
-        reads at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised
-        too.
+        the block, and nobody else can write to the file while it is open. Stores that are no SQL database: the block
+        gets what reads at once and keeps its writes until the end, where StaleTokenError may be raised too.
 
         `once` is a key, or a Once with a result: the block is committed once for this key of the guard's one resource.
         Entering raises AlreadyDoneError if it was done, by any lease, and also if this one is stale by now; another

@@ -63,7 +63,7 @@ class FilesGuard:
         """Do nothing: `protect` creates what a resource needs."""
 
     def policy(self, resource: str, lock: str, *roles: str) -> str:
-        """Return the commands that let this user of the system write one resource, and everybody else read it."""
+        """Return the commands that let this user of the system, and no other, write one resource and all marks."""
         if len(roles) != 1:
             raise ConfigError(
                 f"the files of {self.path} belong to one user of the system: name one role, the user of the application"
@@ -99,7 +99,7 @@ class FilesGuard:
             )
 
     def examine(self) -> list[Finding]:
-        """Report a file system that loses the marks, and folders that everybody may write."""
+        """Report a file system that loses the marks, and folders that others than their owner may write."""
         findings = []
         try:
             self.prove()

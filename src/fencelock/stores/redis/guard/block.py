@@ -2,7 +2,7 @@
 
 Promise: the script compares the marks and the guard's own keys that the block relies on, and the connection watches
 every key that the block has read. If one of them has changed since, nothing is written. Commands are checked before
-anything is sent. Never: a write before the end of the block; a key of the guard's own touched by a user's command.
+anything is written. Never: a write before the end of the block; a key of the guard's own touched by a user's command.
 """
 
 from collections.abc import Generator, Iterable, Sequence

@@ -1,7 +1,7 @@
 """What a server says of its commands: which only read, which write, and which of their words are keys. Pure.
 
-Promise: a command is refused before anything is sent if it names no key, touches a key of the guard's own, may wait, or
-does more than its keys show. Each command has as many words as the server wants.
+Promise: a command is refused before anything is written if it names no key, touches a key of the guard's own, may wait,
+or does more than its keys show. Each command has as many words as the server wants.
 Never: a table of commands kept here.
 """
 
