@@ -1,6 +1,6 @@
 """Repeat a guard's transaction that met a conflict, at stores that compare only at the end of a transaction.
 
-Such a store, etcd or ZooKeeper, reads at once, keeps what is to be written, and writes all of it by one conditional
+Such a store (etcd, S3) reads at once, keeps what is to be written, and writes all of it by one conditional
 request at the end, if what was read is still as it was.
 
 Promise: a transaction that was refused because something had changed, and has therefore written nothing, begins again

@@ -150,8 +150,8 @@ def _removable(half: Half) -> RemovableStore:
     store: object = half.store
     if not isinstance(store, RemovableStore):
         raise fencelock.UnsupportedError(
-            f"{half.shown} is not emptied by this command: delete fencelock's keys or nodes there with the store's own "
-            f"client, as docs/how-to/upgrade-and-remove.md shows"
+            f"{half.shown} is not emptied by this command: delete fencelock's keys, nodes, items or files there with "
+            f"the store's own client, as docs/how-to/upgrade-and-remove.md shows"
         )
     return store
 

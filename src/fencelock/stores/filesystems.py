@@ -18,8 +18,19 @@ NETWORK_FILESYSTEMS = {
     "fuse.sshfs",
     "fuse.glusterfs",
     "afs",
+    "beegfs",
+    "coda",
+    "gfs2",
+    "gpfs",
     "lustre",
+    "ncpfs",
+    "ocfs2",
+    "orangefs",
+    "prl_fs",
+    "vboxsf",
+    "virtiofs",
 }
+"""Of other machines, or of a virtual one's host: two kernels write there, each with locks and caches of its own."""
 VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
 UNJOURNALED_FILESYSTEMS = {"exfat", "ext2", "hfs", "hfsplus", "msdos", "ntfs", "vfat"}
 """After a power cut a rename may be there by half; most of these also take names for one that differ in case only."""

@@ -1,4 +1,4 @@
-"""What a store with optimistic transactions (etcd, ZooKeeper) keeps of jobs that are done once: one value each, JSON.
+"""What a store with optimistic transactions (etcd, S3) keeps of jobs that are done once: one value each, JSON.
 
 Promise: pure; an effect is written in the one step that writes its block, if it is still what the block had read. A
 value that another program wrote is refused, never guessed.

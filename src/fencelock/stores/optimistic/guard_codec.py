@@ -1,4 +1,4 @@
-"""The guard's operations at a store with optimistic transactions (etcd, ZooKeeper): pure.
+"""The guard's operations at a store with optimistic transactions (etcd, S3): pure.
 
 Such a store takes no lock while a transaction runs. It answers reads at once and takes all writes in one request, on
 the condition that the values read before have not changed. Each generator here yields operations, one round trip

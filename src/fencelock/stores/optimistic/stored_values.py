@@ -1,4 +1,4 @@
-"""What a store with optimistic transactions (etcd, ZooKeeper) keeps of marks, floors and the audit: values of JSON.
+"""What a store with optimistic transactions (etcd, S3) keeps of marks, floors and the audit: values of JSON.
 
 Promise: pure. A value that another program wrote is refused, never guessed. A mark is stored with the time of its last
 write, by the writer's clock, and with no claim and no proof.
