@@ -24,7 +24,7 @@ MAX_REASON_BYTES = 2048
 MIN_TOKEN = 1
 MAX_TOKEN = 2**63 - 1
 EPOCH_STRIDE = 2**40
-"""Raising a source's epoch moves its counter to the next multiple of this many tokens."""
+"""Raising a source's epoch moves its counter to a multiple of this many tokens, above all that it has issued."""
 YEAR_2026_S = 1_767_225_600
 TOKENS_PER_S = 2**30
 """A history that an operator begins starts above this many tokens for each second since 2026."""

@@ -29,9 +29,9 @@ def snapshot(url: str, resource: str) -> Snapshot:
 def collect(url: str, resource: str, *, older_than: Duration) -> int:
     """Delete the objects of a resource that no key has any more, and return how many there were.
 
-    What was replaced or deleted less than `older_than` ago stays, seconds or a timedelta: readers may be reading it,
-    and so does what the latest holder has uploaded. Uploads of earlier holders that never counted go at once: they
-    cannot count any more. Needs no lease, and may run at any time. GuardError if the resource has no mark.
+    What was replaced or deleted less than `older_than` ago stays, seconds or a timedelta: readers may be reading it.
+    So does what the latest holder has uploaded and no key has had. Uploads of earlier holders that never counted go at
+    once: they cannot count any more. Needs no lease, and may run at any time. GuardError if the resource has no mark.
     """
     store = S3Guard(url)
     asking = collect_objects(store.connect().codec, store.url, check_resource_name(resource), checked_ms(older_than))

@@ -1,18 +1,19 @@
 """What a store must be: the public contract between fencelock and the systems that it keeps its locks and marks in.
 
 **A source** issues tokens. `SourceStore.connect` returns a connection whose `perform` answers one request with one
-`SourceReply`, in one round trip and one transaction. **A guard** enforces tokens at a resource. The connection that
-`GuardStore.connect` returns runs all requests between `Begin` and `Commit`, and between `Open` and `Finish`, in one
-write transaction. Each request's docstring names the replies that it may get.
+`SourceReply`, and decides about each lock in one atomic step. **A guard** enforces tokens at a resource. The
+connection that `GuardStore.connect` returns runs all requests between `Begin` and `Commit`, and between `Open` and
+`Finish`, in one write transaction. Each request's docstring names the replies that it may get.
 
 - **Units**: times whose names end in `_ms` and `_us` are integers, milliseconds and microseconds. The source's clock
-  decides; it is read inside the deciding statement, after that statement's lock.
+  decides; it is read inside the deciding statement, after that statement's lock, or `Capabilities.clock` says what
+  decides in its place.
 - **Idempotence**: a request that changes a source carries the claim that identifies it. The caller repeats a request
   whose reply was lost, and the store gives the same answer. A claim is granted at most once, even if a late copy of its
   `Acquire` arrives after its `Release`.
 - **Errors**: an error of `fencelock.errors` whose `definite` is true says that the request certainly had no effect
   (`SourceUnavailableError`). `OutcomeUnknownError` says that it may have had one. After any exception the caller closes
-  the connection.
+  a source's connection.
 - **Decisions**: a source decides who holds a lock. A guard decides nothing: it compares, reads and writes marks.
 
 A **flow** is a generator that yields requests and is sent replies; `ask` gives each reply its type, `run_generator`

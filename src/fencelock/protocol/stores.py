@@ -1,9 +1,9 @@
 """What every store must be: the contract between drivers and stores.
 
-Promise of a source's connection: `perform` answers one request in one round trip and one transaction, or raises an
-error of fencelock's whose `definite` is correct. Promise of a guard's connection: between Begin and Commit every
-request runs in one transaction, and an exception rolls it back. Capabilities are declared, never discovered by an
-error.
+Promise of a source's connection: `perform` answers one request, and decides about each lock in one atomic step, or
+raises an error of fencelock's whose `definite` is correct. Promise of a guard's connection: between Begin and Commit
+every request runs in one transaction, and an exception rolls it back. Capabilities are declared, never discovered by
+an error.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,8 @@ def unfenced(url: str) -> Iterator[Any]:
     """Yield a connection to the place of a guard, made by the store's client, that presents no token.
 
     It is a connection of sqlite3, psycopg or PyMySQL in autocommit mode, a KazooClient, or `EtcdKeys`.
-    SourceUnavailableError if the store cannot be reached, UnsupportedError if a third party's store is at the URL.
+    SourceUnavailableError if the store cannot be reached, UnsupportedError for every other store (Redis, S3, DynamoDB,
+    files, a third party's).
     """
     guard_store(url)  # Raises what is wrong with the URL, or that a client is missing.
     scheme = url.partition("://")[0].lower()
@@ -38,7 +39,7 @@ def unfenced(url: str) -> Iterator[Any]:
 def resource_path(url: str, resource: str) -> str:
     """Return what the keys of a resource begin with in etcd, or the node above its nodes in ZooKeeper.
 
-    It connects to nothing. UnsupportedError for a store that keeps tables.
+    It connects to nothing. UnsupportedError for every other store.
     """
     layout: Any = getattr(guard_store(url), "layout", None)
     if hasattr(layout, "area"):

@@ -1,11 +1,12 @@
 """Clients of AWS for threads and for loops: each sends a plain `Call` once, and returns the reply.
 
 Promise: a request is sent once: the retries of botocore, aiobotocore and aiohttp are off, whatever the environment and
-the configuration say, because a conditional write that is repeated refuses itself. A reply is waited for
-`request_timeout_s` at most. Refusals that the caller expects are values; every other error becomes a FencelockError
-whose `definite` is correct. The URL alone names the server: an endpoint in the environment or in a configuration file
-is not used. A forked child uses clients of its own, and never touches its parent's, which it keeps for that reason.
-Never: botocore called in the main thread, see `stores/main_thread.py`; a credential shown.
+the configuration say, because a conditional write that is repeated refuses itself. On a loop a call takes
+`request_timeout_s` at most; in a thread each address, and each part of a long reply, has its own. Refusals that the
+caller expects are values; every other error becomes a FencelockError whose `definite` is correct. The URL alone names
+the server: an endpoint in the environment or in a configuration file is not used. A forked child uses clients
+of its own, and never touches its parent's, which it keeps for that reason.
+Never: botocore called in the main thread if another can be started, see `stores/main_thread.py`; a credential shown.
 """
 
 import asyncio

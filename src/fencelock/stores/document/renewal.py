@@ -1,4 +1,4 @@
-"""Renew the leases of a process: one reading of their documents, and one write for each, sent together.
+"""Renew the leases of a process: one reading of 99 documents at most, and one write for each lease, 25 at a time.
 
 Promise: a lease is extended by a write that its document accepted, from before the reading that preceded it. A document
 that others have written meanwhile, to queue for example, is read again. A lease that is not the document's any more is

@@ -1,6 +1,6 @@
 """Tables of DynamoDB: the one that a store keeps its own items in, and what is known of those that it uses.
 
-Promise: each table is asked for once per process and store. A global table is refused: a condition on it holds in one
+Promise: one object asks for each table once. A global table is refused: a condition on it holds in one
 region only, and of two regions' writes the last one wins, whatever was checked. So is a table of a store's own that
 deletes items by itself.
 """

@@ -1,9 +1,9 @@
 """The source of tokens in a table of DynamoDB: the source in documents, over the clients of AWS.
 
 Promise: the constructor opens nothing. A table that was restored from a backup is another table, with another id, so it
-is noticed: no token is granted until an operator raises the epoch. The clock is DynamoDB's own, as the headers of its
-replies tell it to the second.
-Never: a table used whose items DynamoDB deletes by itself, or changes from another region.
+is noticed: no token is granted until an operator raises the epoch. Leases are dated by the headers of DynamoDB's
+replies, to the second; no condition reads a clock.
+Never: a table installed whose items DynamoDB deletes by itself, or changes from another region.
 """
 
 from typing import Any

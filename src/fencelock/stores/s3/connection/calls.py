@@ -1,6 +1,7 @@
 """The requests of a guard at S3, as generators that yield plain calls and understand the replies. Pure.
 
-Promise: an object of the guard is created or replaced on a condition. Never: a request sent here.
+Promise: an object of the guard is created or replaced on a condition, but for the one that `doctor` tries without.
+Never: a request sent here.
 """
 
 from collections.abc import Generator

@@ -4,8 +4,8 @@ An object that the manifest does not name was uploaded by a block that has ended
 to end. All objects are listed first, and the manifest is read after that. If its mark is above an object's token, the
 writer of that object had read an older manifest, and can replace none from then on: the object never counts.
 
-Promise: what the manifest names stays, and so does what a running block has uploaded. A replaced object stays as long
-as readers may need it. Never: a mark changed.
+Promise: what the manifest names stays, and so does what a running block has uploaded. A replaced object stays for the
+time that the caller leaves to readers, if the manifest still remembers it. Never: a mark changed.
 """
 
 from collections.abc import Iterable

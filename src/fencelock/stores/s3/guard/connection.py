@@ -17,8 +17,8 @@ class S3Transaction(S3WriteBuffer):
     """One guarded block's reads and writes, in the caller's thread. One thread at a time.
 
     A key is text, with single slashes between its parts, and has bytes as its value. What the block reads is what the
-    resource consisted of when the block began. If another block of the same lease has changed it since, nothing of this
-    block is written.
+    resource consisted of when the block began. If another block of the same lease has changed what this one has read,
+    nothing of this block is written.
     """
 
     def __init__(self, client: S3Client, *args: Any) -> None:

@@ -33,7 +33,7 @@ MAX_MANIFEST_BYTES = 4_000_000
 MAX_NAME_BYTES = 1_024
 """S3's own limit for the name of an object."""
 KEPT_COMMITS = 256
-"""So many manifests may come in between while somebody waits for an answer that was lost."""
+"""Fewer manifests than that may come in between while somebody waits for an answer that was lost."""
 _ID_BYTES = 8
 MAX_RETIRED = 8_000
 """Objects that no key has any more, and of which the manifest knows since when: the latest."""

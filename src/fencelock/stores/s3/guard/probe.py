@@ -1,6 +1,8 @@
 """Whether a server that speaks S3 keeps the conditions of writes, also when many write at once.
 
-Some servers ignore them, and some compare first and write later. Promise: what is written for the trial is deleted.
+Some servers ignore them, and some compare first and write later.
+
+Promise: what is written for the trial is deleted, if the role may delete it.
 Never: a manifest or an object of a resource touched.
 """
 
