@@ -34,7 +34,7 @@ MAX_CONNECTIONS = 1000
 MAX_CONNECT_S = 2.0
 """The longest attempt to connect to one address."""
 MAX_TIMEOUTS = 10
-"""So many times its timeout a call takes at most: each address and each part of a long reply has its own."""
+"""So many times its timeout the main thread waits: each address, and each part of a long reply, has its own."""
 _BODY = "Body"
 _LOADER = Loader()
 """Reads the descriptions of the services, once in a process: one takes 0.1 s."""
