@@ -72,7 +72,7 @@ class AsyncLock(BaseLock[AsyncLease], AsyncDecorators):
         return is_ours
 
     async def locked(self) -> bool:
-        """Ask the source whether anybody holds the lock; one round trip."""
+        """Ask the source whether anybody holds the lock."""
         return (await self._source.info(self.name)).is_held
 
     async def __aenter__(self) -> AsyncLease:
@@ -148,7 +148,7 @@ class AsyncRLock(BaseHandle, AsyncDecorators):
         return is_ours
 
     async def locked(self) -> bool:
-        """Ask the source whether anybody holds the lock; one round trip."""
+        """Ask the source whether anybody holds the lock."""
         return (await self._source.info(self.name)).is_held
 
     async def __aenter__(self) -> AsyncLease:

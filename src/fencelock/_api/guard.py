@@ -81,9 +81,9 @@ class Guard(BaseGuard):
 
         `transaction` does this by itself; with several guards, seal each before the first read. `lease` is a lease or
         a Sequencer. With `connection`, a client's connection inside your own transaction, the marks are raised in that
-        one, or only checked where raising is not safe (SQLite; PostgreSQL but for READ COMMITTED). StaleTokenError if
-        a newer holder has sealed a resource, WrongLockError, TokenCollisionError, SealLostError, GuardError if it comes
-        too late in the tenure.
+        one, or only checked where raising is not safe (SQLite, MySQL; PostgreSQL but for READ COMMITTED).
+        StaleTokenError if a newer holder has sealed a resource, WrongLockError, TokenCollisionError, SealLostError,
+        GuardError if it comes too late in the tenure.
         """
         if connection is not None:
             Admission(self._core, credential_of(lease), connection, may_raise=True)
@@ -315,7 +315,8 @@ def _source_info(source: "Source | SourceInfo") -> SourceInfo:
 def inspect_resources(url: str, resource: str | None = None) -> ResourceReport:
     """Return what the guards at `url` keep, of all resources or of one: marks, protections, observations.
 
-    For operators and tests; it changes nothing, and needs no lease. SchemaError if no guard was ever used there.
+    For operators and tests; it changes nothing, and needs no lease. SchemaError if a database of PostgreSQL or MySQL
+    has no guard's half; elsewhere the report is empty then.
     """
     if resource is not None:
         check_resource_name(resource)

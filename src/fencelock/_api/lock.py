@@ -195,7 +195,7 @@ class Lock(BaseLock[Lease], Decorators):
         return is_ours
 
     def locked(self) -> bool:
-        """Ask the source whether anybody holds the lock; one round trip."""
+        """Ask the source whether anybody holds the lock."""
         return self._source.info(self.name).is_held
 
     def __enter__(self) -> Lease:
@@ -302,7 +302,7 @@ class RLock(BaseHandle, Decorators):
         return is_ours
 
     def locked(self) -> bool:
-        """Ask the source whether anybody holds the lock; one round trip."""
+        """Ask the source whether anybody holds the lock."""
         return self._source.info(self.name).is_held
 
     def __enter__(self) -> Lease:

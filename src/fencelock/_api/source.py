@@ -233,8 +233,8 @@ class Source(BaseSource):
         """Return whether the lease of a sequencer holds its lock now, for how long, and the lock's last token.
 
         A check is not a guard: the lease may end between the answer and what you do next. Only a mark, which the
-        resource compares with every write, refuses a late writer. One indexed read. WrongLockError, which names both
-        sources, if another source has issued the sequencer.
+        resource compares with every write, refuses a late writer. In SQL one indexed read. WrongLockError,
+        which names both sources, if another source has issued the sequencer.
         """
         return self._driver.run(renewal.check(check_sequencer(sequencer)))
 

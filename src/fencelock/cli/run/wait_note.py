@@ -41,7 +41,9 @@ class WaitNote:
         with suppress(Exception):
             holder = holder_text(self._source.info(self._options.name))
             if not self._is_over.is_set():
-                complain(f"waiting for lock {self._options.name!r}: {holder or 'it is promised to another waiter'}")
+                complain(
+                    f"waiting for lock {self._options.name!r}: {holder or 'it is free or promised to a waiter now'}"
+                )
 
 
 def holder_text(info: fencelock.LockInfo) -> str | None:
