@@ -1,6 +1,10 @@
-"""The IAM policy that `--print-policy` prints for a source. No server here checks one: its text is what is tested."""
+"""The IAM policy that `--print-policy` prints for a source, and the names of all policies.
+
+No server here checks one: its text is what is tested.
+"""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -19,6 +23,7 @@ from fencelock.stores.document.operations import (
     WriteDocument,
     WriteEach,
 )
+from fencelock.stores.dynamodb.guard.store import DynamoGuard
 from fencelock.stores.dynamodb.source.documents import DynamoDocuments
 from fencelock.stores.dynamodb.source.store import DynamoDBSource
 
@@ -75,3 +80,17 @@ def test_a_worker_deletes_nothing_and_writes_locks_and_counts_alone() -> None:
 )
 def test_the_table_is_named_as_iam_knows_it(region: str, arn: str) -> None:
     assert {statement["Resource"] for statement in statements(f"dynamodb://{region}/locks")} == {arn}
+
+
+def test_each_source_and_each_resource_has_a_policy_of_its_own() -> None:
+    """A role has one policy of a name, whatever capitals it has: the next one would replace it."""
+    long = "x" * 130
+    tables = ["dynamodb://eu-central-1/locks", "dynamodb://us-east-1/locks", "dynamodb://eu-central-1/Locks"]
+    tables += [f"dynamodb://eu-central-1/{long}{end}" for end in "ab"]
+    scripts = [DynamoDBSource(url).policy("app") for url in tables]
+    for resource in ("source-locks", "daily", "Daily", "a/b", f"{long}a", f"{long}b"):
+        scripts += [DynamoGuard(url).policy(resource, "a lock", "app") for url in tables[:2]]
+    names = [re.findall(r"--policy-name (\S+)", script) for script in scripts]
+    assert all(re.fullmatch(r"[A-Za-z0-9_+=,.@-]{1,128}", name) for (name,) in names)
+    assert len({name.lower() for (name,) in names}) == len(scripts)
+    assert scripts[0] == DynamoDBSource(tables[0]).policy("app")

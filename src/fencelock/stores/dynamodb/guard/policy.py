@@ -12,6 +12,7 @@ from typing import Any
 
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.dynamodb.guard.codec import FLOORS_PARTITION, partition_of
+from fencelock.stores.dynamodb.policy_name import policy_name
 from fencelock.stores.encoding import escape_name
 
 _PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
@@ -34,7 +35,7 @@ def guard_policy(info: AwsConnectionInfo, resource: str, lock: str, role: str) -
     """Return the commands that let a role write one resource."""
     marks, data = _arn(info, info.target), _arn(info, DATA_TABLE)
     document = {"Version": "2012-10-17", "Statement": [*_own_table(marks, resource), *_data_tables(data)]}
-    name = f"fencelock-{escape_name(resource).replace('%', '+')}"[:128]
+    name = policy_name("guard", info, escape_name(resource).replace("%", "+"))
     put = ["aws", "iam", "put-role-policy", "--role-name", role, "--policy-name", name, "--policy-document"]
     return "\n".join(
         [

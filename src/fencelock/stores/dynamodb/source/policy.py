@@ -11,6 +11,7 @@ from typing import Any
 
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.document.operations import COUNTER, LOCK
+from fencelock.stores.dynamodb.policy_name import policy_name
 
 _PARTITIONS = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
 """Regions that are not in AWS's main partition, by how their names begin."""
@@ -27,7 +28,7 @@ def source_policy(info: AwsConnectionInfo, role: str) -> str:
     return "\n".join(
         [
             f"# role {role!r} may take and release locks, and may not change the source's record",
-            put_role_policy(role, f"fencelock-source-{info.target}", statements),
+            put_role_policy(role, policy_name("source", info, info.target), statements),
             "# Operators, who install, break, purge and raise the epoch, need every right on the table.",
         ]
     )
