@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock import ConfigError, GuardError, SchemaError, UnsupportedError
+from fencelock import ConfigError, FencelockError, GuardError, SchemaError, UnsupportedError
 from fencelock.protocol import (
     AuditEntry,
     Begin,
@@ -22,7 +22,8 @@ from fencelock.protocol import (
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 from fencelock.stores.aws.session import Refusal
-from fencelock.stores.dynamodb.table import create_table
+from fencelock.stores.dynamodb.table import DynamoTables, create_table
+from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.registry import guard_store
 from tests.dynamodb.fix_dynamodb import DATA, Corner
 from tests.dynamodb.guarded import Scene
@@ -45,20 +46,49 @@ def test_installing_makes_a_table_that_is_hard_to_lose_and_may_be_repeated(corne
     assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
 
 
+OWN_KEY = [{"AttributeName": "pk"}, {"AttributeName": "sk"}]
+FIT: dict[str, Any] = {"TableStatus": "ACTIVE", "KeySchema": OWN_KEY}
+NOT_YET = Refusal("ContinuousBackupsUnavailableException", "not yet", {})
+
+
+def installing(*, is_there: bool, tables: list[dict[str, Any]], backups: list[Any], ttl: str = "DISABLED") -> list[str]:
+    """Install a table that is described so, one time after the other; return what was sent, and refused."""
+    answers: dict[str, list[Any]] = {
+        "create_table": [Refusal("ResourceInUseException", "there", {}) if is_there else {}],
+        "describe_table": [{"Table": table} for table in tables],
+        "describe_time_to_live": [{"TimeToLiveDescription": {"TimeToLiveStatus": ttl}}],
+        "update_continuous_backups": backups,
+    }
+    sent: list[str] = []
+
+    def send(call: Any) -> Any:
+        sent.append(getattr(call, "operation", "pause"))
+        found = answers.get(sent[-1], [None])
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    try:
+        run_generator(create_table(DynamoTables("dynamodb://eu-central-1/marks", "marks", GUARD_PART)), send)
+    except FencelockError as error:
+        sent.append(type(error).__name__)
+    return [one for one in sent if not one.startswith("describe")]
+
+
 def test_installing_waits_until_the_table_can_be_used() -> None:
     """As it takes some seconds at Amazon's."""
-    answers: list[Any] = [{}, {"Table": {"TableStatus": "CREATING"}}, {"Table": {"TableStatus": "ACTIVE"}}]
-    refusal = Refusal("ContinuousBackupsUnavailableException", "not yet", {})
-    answers += [refusal, {"Table": {"TableStatus": "ACTIVE"}}, {}]
-    calls: list[Any] = []
+    sent = installing(is_there=False, tables=[{"TableStatus": "CREATING"}, FIT], backups=[NOT_YET, {}])
+    assert sent == ["create_table", "pause", "update_continuous_backups", "pause", "update_continuous_backups"]
 
-    def send(operation: Any) -> Any:
-        calls.append(operation)
-        return answers.pop(0) if hasattr(operation, "operation") else None
 
-    run_generator(create_table("marks"), send)
-    assert answers == []
-    assert [type(call).__name__ for call in calls] == ["Call", "Call", "Pause", "Call", "Call", "Pause", "Call", "Call"]
+@pytest.mark.parametrize(
+    ("sign", "ttl", "error"),
+    [
+        ({"Replicas": [{"RegionName": "eu-west-1"}]}, "DISABLED", "UnsupportedError"),
+        ({"KeySchema": [{"AttributeName": "id"}]}, "DISABLED", "SchemaError"),
+        ({}, "ENABLED", "UnsupportedError"),
+    ],
+)
+def test_installing_changes_nothing_at_a_table_that_it_refuses(sign: dict[str, Any], ttl: str, error: str) -> None:
+    assert installing(is_there=True, tables=[FIT | sign], backups=[{}], ttl=ttl) == ["create_table", error]
 
 
 def test_without_a_table_every_use_says_what_to_run(corner: Corner) -> None:

@@ -84,8 +84,12 @@ def _check_local(name: str, found: dict[str, Any]) -> None:
         )
 
 
-def create_table(name: str) -> Operations:
-    """Create a store's own table unless it exists: paid by request, protected, with point-in-time recovery."""
+def create_table(tables: DynamoTables) -> Operations:
+    """Create a store's own table: paid by request, protected, with point-in-time recovery.
+
+    If there is one already, it is checked before anything is changed at it.
+    """
+    name = tables.own
     keys = {PARTITION: "HASH", SORT: "RANGE"}
     table = {
         "TableName": name,
@@ -96,17 +100,19 @@ def create_table(name: str) -> Operations:
     }
     yield Call("create_table", table, frozenset({"ResourceInUseException"}))
     patience = Patience(_CREATION_S)
-    while not (yield from _is_ready(name)):
+    while not (yield from _is_ready(tables)):
         if (pause := patience.next_pause()) is None:
             raise SourceUnavailableError(f"table {name!r} was not ready in {_CREATION_S:.0f} s: try again")
         yield pause
 
 
-def _is_ready(name: str) -> Operations:
-    """Return whether a table can be used, with its backups switched on."""
+def _is_ready(tables: DynamoTables) -> Operations:
+    """Return whether the table can be used, with its backups switched on; raise what `check_own` raises before."""
+    name = tables.own
     answer = yield from read("describe_table", {"TableName": name}, _MISSING)
     if isinstance(answer, Refusal) or answer["Table"]["TableStatus"] in ("CREATING", "UPDATING"):
         return False
+    yield from tables.check_own()
     recovery = {"TableName": name, "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
     answer = yield Call("update_continuous_backups", recovery, frozenset({"ContinuousBackupsUnavailableException"}))
     return not isinstance(answer, Refusal)

@@ -45,9 +45,8 @@ class DynamoGuard:
         return AsyncDynamoGuardConnection(self.url, self._tables, self._session.connect_async(REQUEST_TIMEOUT_S))
 
     def install(self) -> None:
-        """Create the table of the marks, and wait until it can be used."""
-        self._run(create_table(self.info.target))
-        self.prove()
+        """Create the table of the marks unless it exists, check it, and wait until it can be used."""
+        self._run(create_table(self._tables))
 
     def prove(self) -> None:
         """Raise UnsupportedError if the table of the marks is a global one, or deletes items by itself."""

@@ -52,9 +52,7 @@ class DynamoDBSource(DocumentSource):
 
     def create_place(self) -> None:
         """Create the table, unless it exists, and check that it is fit to keep locks."""
-        send = sender(self._session.connect(INSTALL_S))
-        run_generator(create_table(self.info.target), send)
-        run_generator(self._tables().check_own(), send)
+        run_generator(create_table(self._tables()), sender(self._session.connect(INSTALL_S)))
 
     def examine_place(self) -> list[Finding]:
         """Report a table that is not fit to keep locks."""
