@@ -12,9 +12,10 @@ from fencelock.stores.registry import guard_store
 from fencelock.stores.s3.guard import block
 from fencelock.stores.s3.guard.manifest import MAX_RETIRED, Manifest
 from fencelock.stores.s3.guard.probe import RACERS, ROUNDS, find_broken_races
+from fencelock.testing.runners import sync_guard
 from tests.s3.fake_bucket import FakeBucket, is_manifest
 from tests.s3.scene import Scene, elsewhere, scene
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 
 __all__ = ["scene"]
 
@@ -234,11 +235,27 @@ def test_without_a_mark_nothing_is_collected(scene: Scene) -> None:
     assert scene.values() == [b"mine"]
 
 
-def test_a_resource_whose_manifest_is_lost_is_not_protected_again_without_its_source(scene: Scene) -> None:
+@pytest.mark.parametrize("keeps", ["/k/", "/.fencelock/audit/"])
+def test_a_resource_whose_manifest_is_lost_is_not_protected_again_without_its_source(scene: Scene, keeps: str) -> None:
+    """Whatever is left tells it: the objects of keys, or what `protect` wrote, if no holder has written yet."""
     scene.write("mine")
-    del scene.bucket.objects[scene.layout.manifest(RESOURCE)]
+    scene.bucket.objects = {name: body for name, body in scene.bucket.objects.items() if keeps in name}
+    assert scene.bucket.objects
     with pytest.raises(GuardError, match="was protected before"):
         scene.guard().protect()
+    with pytest.raises(GuardError, match="has no mark"):
+        scene.guard().seal(HandmadeLease(3))
+    scene.guard().protect(source=HandmadeSource(5).info)
+    with pytest.raises(StaleTokenError):
+        scene.guard().seal(HandmadeLease(3))
+
+
+def test_objects_of_others_do_not_tell_that_a_manifest_was_lost() -> None:
+    bucket = FakeBucket()
+    guard = sync_guard(bucket.guard_store(), (RESOURCE,), LOCK)
+    bucket.objects[f"prefix/{RESOURCE}/notes.txt"] = b"of somebody else"
+    guard.protect()
+    assert guard.mark().token == 0
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------

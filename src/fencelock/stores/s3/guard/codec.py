@@ -18,7 +18,7 @@ from fencelock.stores.optimistic.guard_codec import OptimisticGuardCodec
 from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry, to_json
 from fencelock.stores.s3.connection.calls import Body, has_object, list_folders, list_objects, read_object, write_object
 from fencelock.stores.s3.guard.block import S3WriteBuffer
-from fencelock.stores.s3.guard.manifest import LoadedManifest, Manifest, S3Layout, decode_manifest, token_of
+from fencelock.stores.s3.guard.manifest import AUDIT, LoadedManifest, Manifest, S3Layout, decode_manifest, token_of
 
 MAX_SENDS = 3
 """How often one request is sent whose answer is lost."""
@@ -69,11 +69,15 @@ class S3GuardCodec(OptimisticGuardCodec):
         return self.layout.resources(folders)
 
     def _find_traces(self, resource: str) -> Operations:
-        """Return whether there is a manifest, or an object that only a holder can have uploaded."""
+        """Return whether there is a manifest, an audit entry, or an object that only a holder can have uploaded.
+
+        Each `protect` writes an entry before the manifest, so one that was cut off in between counts as well.
+        """
         if (yield from self.load(resource)).etag is not None:
             return True
-        names = yield from list_objects(self.bucket, self.layout.folder(resource))
-        return any(token_of(name) is not None for name in names)
+        folder = self.layout.folder(resource)
+        names = yield from list_objects(self.bucket, folder)
+        return any(name.startswith(folder + AUDIT) or token_of(name) is not None for name in names)
 
     def _find_conflict(self) -> Operations:
         """Return None: no source of locks keeps anything at S3."""

@@ -34,6 +34,8 @@ MAX_NAME_BYTES = 1_024
 """S3's own limit for the name of an object."""
 KEPT_COMMITS = 256
 """Fewer manifests than that may come in between while somebody waits for an answer that was lost."""
+AUDIT = f"{RESERVED}/audit/"
+"""Where the audit entries are, below the resource's folder."""
 _ID_BYTES = 8
 MAX_RETIRED = 8_000
 """Objects that no key has any more, and of which the manifest knows since when: the latest."""
@@ -152,7 +154,7 @@ class S3Layout(NamedTuple):
 
     def new_entry(self, resource: str) -> str:
         """Return a new name for an audit entry, below the resource's folder."""
-        return f"{RESERVED}/audit/{uuid4().hex}"
+        return f"{AUDIT}{uuid4().hex}"
 
     def new_object(self, resource: str, key: str, token: int) -> str:
         """Return a new name for the value of a key, below the resource's folder; ConfigError if S3 has no room."""
