@@ -1,5 +1,6 @@
 """What a guarded block at S3 may do, and what becomes of its objects, at a bucket in memory."""
 
+import shlex
 from pathlib import Path
 from threading import Barrier, Lock
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import fencelock
 from fencelock import ConfigError, GuardError, SchemaError, StaleTokenError, UnsupportedError
+from fencelock.cli.commands import execute
 from fencelock.stores.registry import guard_store
 from fencelock.stores.s3.guard import block
 from fencelock.stores.s3.guard.manifest import MAX_RETIRED, Manifest
@@ -310,6 +312,13 @@ def test_the_doctor_finds_what_is_open_to_all_and_what_expires() -> None:
     bucket._get_bucket_lifecycle_configuration = lambda **_: {"Rules": [rule]}  # type: ignore[method-assign]
     assert [one.code for one in bucket.guard_store().examine()] == ["objects-expire", "open-to-all"]
     assert bucket.objects == {}
+
+
+def test_the_doctors_remedy_prints_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    (finding,) = FakeBucket().guard_store().examine()
+    command = finding.remedy.split("`")[1]
+    assert execute(shlex.split(command)[1:]) == 0
+    assert "put-bucket-policy" in capsys.readouterr().out
 
 
 def test_one_step_writes_one_resource() -> None:

@@ -98,5 +98,6 @@ def _open_to_all_finding(url: str) -> Finding:
         "open-to-all",
         f"{url}: whoever may write objects there may replace a manifest without a condition, with or without a token: "
         f"by itself S3 refuses nobody",
-        f"put the policy on the bucket that `fencelock protect {url} --resource R --lock L --print-policy ROLE` prints",
+        f"put the policy on the bucket that `fencelock protect {url} --resource R --lock L --roles ROLE "
+        f"--print-policy` prints",
     )
