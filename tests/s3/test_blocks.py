@@ -339,3 +339,10 @@ def test_the_policy_has_the_names_of_the_bucket_and_of_the_roles() -> None:
     assert "arn:aws:s3:::my-bucket/reports/daily/*" in printed
     assert '"arn:aws:iam::*:role/writer", "arn:aws:iam::1:user/me"' in printed
     assert "s3:if-none-match" in printed
+
+
+def test_the_policy_tells_operators_of_each_statement_that_refuses_them() -> None:
+    printed = guard_store("s3://my-bucket/reports").policy("daily", LOCK, "writer")
+    told = printed.rpartition("aws s3api")[2].partition("\n")[2]
+    assert "FencelockKeepManifests" in told
+    assert "FencelockWriters refuses operators too, unless their role is among 'writer'" in told

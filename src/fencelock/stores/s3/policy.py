@@ -30,7 +30,8 @@ def bucket_policy(bucket: str, layout: S3Layout, resource: str, lock: str, roles
             f"# roles {named} may write resource {resource!r} of lock {lock!r}, on a condition only",
             "# This replaces the policy of the bucket: keep the statements that it has, and those of other resources.",
             f"aws s3api put-bucket-policy --bucket {shlex.quote(bucket)} --policy {shlex.quote(json.dumps(policy))}",
-            "# Operators, who restore or remove a manifest, take the statement FencelockKeepManifests out before.",
+            f"# FencelockWriters refuses operators too, unless their role is among {named}: name it by --roles.",
+            "# Who restores or removes a manifest takes the statement FencelockKeepManifests out before.",
         )
     )
 
