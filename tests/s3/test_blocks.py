@@ -346,3 +346,11 @@ def test_the_policy_tells_operators_of_each_statement_that_refuses_them() -> Non
     told = printed.rpartition("aws s3api")[2].partition("\n")[2]
     assert "FencelockKeepManifests" in told
     assert "FencelockWriters refuses operators too, unless their role is among 'writer'" in told
+
+
+@pytest.mark.parametrize(("region", "partition"), [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")])
+def test_the_policy_names_the_partition_of_the_region(region: str, partition: str) -> None:
+    printed = guard_store(f"s3://my-bucket/reports?region={region}").policy("daily", LOCK, "writer")
+    assert f"arn:{partition}:s3:::my-bucket/reports/daily/*" in printed
+    assert f"arn:{partition}:iam::*:role/writer" in printed
+    assert "arn:aws:" not in printed

@@ -27,6 +27,8 @@ _PARAMETERS = {DYNAMODB: {"endpoint", "profile"}, S3: {"endpoint", "profile", "r
 _REGION = re.compile(r"[a-z]{2}[a-z0-9-]{1,30}")
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _BUCKET = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+"""Regions that are not in AWS's main partition, by how their names begin."""
 REGION_OF_OTHERS = "us-east-1"
 """What requests to another server than Amazon's are signed for, if the URL does not say."""
 
@@ -41,6 +43,12 @@ class AwsConnectionInfo(NamedTuple):
     target: str
     prefix: str
     url: str
+
+    @property
+    def partition(self) -> str:
+        """The part of AWS that the region is in, as ARNs name it; the main one if the URL names no region."""
+        region = self.region or ""
+        return next((name for begin, name in _PARTITIONS if region.startswith(begin)), "aws")
 
 
 def parse_dynamodb_url(url: str) -> AwsConnectionInfo:

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.encoding import RESERVED
 from fencelock.stores.s3.guard.manifest import S3Layout
 
-_ARN = "arn:aws:s3:::"
 _BLINDLY = {
     "Null": {"s3:if-match": "true", "s3:if-none-match": "true"},
     "Bool": {"s3:ObjectCreationOperation": "true"},
@@ -21,25 +21,26 @@ _BLINDLY = {
 """A request that creates an object and has no condition; the parts of an upload in several parts have none."""
 
 
-def bucket_policy(bucket: str, layout: S3Layout, resource: str, lock: str, roles: Sequence[str]) -> str:
+def bucket_policy(info: AwsConnectionInfo, layout: S3Layout, resource: str, lock: str, roles: Sequence[str]) -> str:
     """Return the commands that let these roles write one resource, and nobody anything without a condition."""
-    policy = {"Version": "2012-10-17", "Statement": _statements(bucket, layout, resource, roles)}
-    named = ", ".join(map(repr, roles))
+    policy = {"Version": "2012-10-17", "Statement": _statements(info, layout, resource, roles)}
+    named, bucket = ", ".join(map(repr, roles)), shlex.quote(info.target)
     return "\n".join(
         (
             f"# roles {named} may write resource {resource!r} of lock {lock!r}, on a condition only",
             "# This replaces the policy of the bucket: keep the statements that it has, and those of other resources.",
-            f"aws s3api put-bucket-policy --bucket {shlex.quote(bucket)} --policy {shlex.quote(json.dumps(policy))}",
+            f"aws s3api put-bucket-policy --bucket {bucket} --policy {shlex.quote(json.dumps(policy))}",
             f"# FencelockWriters refuses operators too, unless their role is among {named}: name it by --roles.",
             "# Who restores or removes a manifest takes the statement FencelockKeepManifests out before.",
         )
     )
 
 
-def _statements(bucket: str, layout: S3Layout, resource: str, roles: Sequence[str]) -> list[dict[str, Any]]:
-    everywhere, here = f"{_ARN}{bucket}/{layout.prefix}*", f"{_ARN}{bucket}/{layout.folder(resource)}*"
-    manifests = f"{_ARN}{bucket}/{layout.prefix}*/{RESERVED}/manifest"
-    theirs = {"ArnNotLike": {"aws:PrincipalArn": [_arn(role) for role in roles]}}
+def _statements(info: AwsConnectionInfo, layout: S3Layout, resource: str, roles: Sequence[str]) -> list[dict[str, Any]]:
+    bucket = f"arn:{info.partition}:s3:::{info.target}"
+    everywhere, here = f"{bucket}/{layout.prefix}*", f"{bucket}/{layout.folder(resource)}*"
+    manifests = f"{bucket}/{layout.prefix}*/{RESERVED}/manifest"
+    theirs = {"ArnNotLike": {"aws:PrincipalArn": [_arn(info, role) for role in roles]}}
     return [
         _denial("FencelockConditions", ["s3:PutObject"], everywhere, _BLINDLY),
         _denial("FencelockKeepManifests", ["s3:DeleteObject", "s3:DeleteObjectVersion"], manifests),
@@ -52,5 +53,5 @@ def _denial(name: str, actions: list[str], where: str, condition: dict[str, Any]
     return denial if condition is None else {**denial, "Condition": condition}
 
 
-def _arn(role: str) -> str:
-    return role if role.startswith("arn:") else f"arn:aws:iam::*:role/{role}"
+def _arn(info: AwsConnectionInfo, role: str) -> str:
+    return role if role.startswith("arn:") else f"arn:{info.partition}:iam::*:role/{role}"

@@ -15,7 +15,6 @@ from fencelock.stores.dynamodb.guard.codec import FLOORS_PARTITION, partition_of
 from fencelock.stores.dynamodb.policy_name import policy_name
 from fencelock.stores.encoding import escape_name
 
-_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 _WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"]
 _OTHER_WRITES = [
     "dynamodb:BatchWriteItem",
@@ -87,6 +86,4 @@ def _statement(effect: str, actions: list[str], arn: str, condition: dict[str, A
 
 def _arn(info: AwsConnectionInfo, table: str) -> str:
     """Return the name of a table in every account; a role's policy grants nothing outside its own."""
-    region = info.region or ""
-    partition = next((name for begin, name in _PARTITIONS if region.startswith(begin)), "aws")
-    return f"arn:{partition}:dynamodb:{region}:*:table/{table}"
+    return f"arn:{info.partition}:dynamodb:{info.region or ''}:*:table/{table}"

@@ -13,8 +13,6 @@ from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.document.operations import COUNTER, LOCK
 from fencelock.stores.dynamodb.policy_name import policy_name
 
-_PARTITIONS = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
-"""Regions that are not in AWS's main partition, by how their names begin."""
 _READS = ("DescribeTable", "BatchGetItem", "Query")
 
 
@@ -43,9 +41,7 @@ def put_role_policy(role: str, name: str, statements: list[dict[str, Any]]) -> s
 
 def table_arn(info: AwsConnectionInfo, table: str) -> str:
     """Return the name under which IAM knows a table, in any account."""
-    region = info.region or "*"
-    partition = next((name for prefix, name in _PARTITIONS.items() if region.startswith(prefix + "-")), "aws")
-    return f"arn:{partition}:dynamodb:{region}:*:table/{table}"
+    return f"arn:{info.partition}:dynamodb:{info.region or '*'}:*:table/{table}"
 
 
 def _allow(info: AwsConnectionInfo, actions: tuple[str, ...], partition: str | None = None) -> dict[str, Any]:

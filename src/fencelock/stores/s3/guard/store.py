@@ -53,7 +53,7 @@ class S3Guard:
 
     def policy(self, resource: str, lock: str, *roles: str) -> str:
         """Return the command that lets these roles alone write one resource, and manifests on a condition only."""
-        return bucket_policy(self.bucket, self.layout, resource, lock, roles)
+        return bucket_policy(self.info, self.layout, resource, lock, roles)
 
     def examine(self) -> list[Finding]:
         """Report a server that breaks its conditions, rules that delete objects, and missing access control."""
