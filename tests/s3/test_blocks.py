@@ -14,6 +14,7 @@ from fencelock.stores.registry import guard_store
 from fencelock.stores.s3.guard import block
 from fencelock.stores.s3.guard.manifest import MAX_RETIRED, Manifest
 from fencelock.stores.s3.guard.probe import RACERS, ROUNDS, find_broken_races
+from fencelock.testing import resource_path, unfenced
 from fencelock.testing.runners import sync_guard
 from tests.s3.fake_bucket import FakeBucket, is_manifest
 from tests.s3.scene import Scene, elsewhere, scene
@@ -354,3 +355,16 @@ def test_the_policy_names_the_partition_of_the_region(region: str, partition: st
     assert f"arn:{partition}:s3:::my-bucket/reports/daily/*" in printed
     assert f"arn:{partition}:iam::*:role/writer" in printed
     assert "arn:aws:" not in printed
+
+
+def test_what_tests_cannot_ask_of_s3_is_refused_as_it_is() -> None:
+    with pytest.raises(UnsupportedError, match="unfenced makes no connection to s3: use a client of your own"):
+        unfenced("s3://my-bucket/reports").__enter__()
+    with pytest.raises(UnsupportedError, match="resource_path is for etcd and ZooKeeper only"):
+        resource_path("s3://my-bucket/reports", RESOURCE)
+
+
+def test_the_names_of_buckets_are_told_as_they_are_taken() -> None:
+    with pytest.raises(ConfigError, match=r"3 to 255 letters, digits, '_', '-' and '\.'"):
+        guard_store("s3://x")
+    assert guard_store("s3://" + "a_" * 127)

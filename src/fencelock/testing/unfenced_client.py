@@ -31,7 +31,7 @@ def unfenced(url: str) -> Iterator[Any]:
     guard_store(url)  # Raises what is wrong with the URL, or that a client is missing.
     scheme = url.partition("://")[0].lower()
     if scheme not in _CONNECT:
-        raise UnsupportedError(f"{shown_url(url)}: connect by the store's own client, which fencelock does not know")
+        raise UnsupportedError(f"{shown_url(url)}: unfenced makes no connection to {scheme}: use a client of your own")
     with _CONNECT[scheme](split_locks(url)[0]) as connection:
         yield connection
 
@@ -46,7 +46,7 @@ def resource_path(url: str, resource: str) -> str:
         return str(layout.area(resource).decode())
     if hasattr(layout, "root"):
         return str(layout.root(resource))
-    raise UnsupportedError(f"{shown_url(url)}: a resource is a set of tables there, and has no path")
+    raise UnsupportedError(f"{shown_url(url)}: resource_path is for etcd and ZooKeeper only")
 
 
 class EtcdKeys:

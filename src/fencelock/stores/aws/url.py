@@ -69,7 +69,7 @@ def parse_s3_url(url: str) -> AwsConnectionInfo:
     location, given = _split(S3, url)
     bucket, _, path = location.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise _not_understood(S3, "it names no bucket: 3 to 63 letters, digits, '-' and '.'")
+        raise _not_understood(S3, "it names no bucket: 3 to 255 letters, digits, '_', '-' and '.'")
     region = given.get("region")
     if region is not None and not _REGION.fullmatch(region):
         raise _not_understood(S3, "its region is none, such as eu-central-1")
