@@ -157,7 +157,7 @@ def test_a_name_that_leads_out_is_refused(folder: GuardedFolder, name: str) -> N
 NOT_PLAIN = r"symbolic link|no plain file|hard links"
 
 
-@pytest.mark.parametrize("name", ["link", "linked/a", "folder", "twice", "pipe"])
+@pytest.mark.parametrize("name", ["link", "linked/a", "folder", "twice", "pipe", "socket"])
 def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Path, name: str) -> None:
     """Each of them leads, or could lead, out of the resource."""
     outside = tmp_path / "outside"
@@ -169,6 +169,7 @@ def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Pa
     (folder.files / "folder").mkdir()
     os.link(folder.files / "twice", tmp_path / "other name")
     os.mkfifo(folder.files / "pipe")
+    os.mknod(folder.files / "socket", stat.S_IFSOCK)
     for steps in ([write("fine", "new"), write(name, "new")], [lambda txn: txn.read(name)]):
         with pytest.raises(GuardError, match=NOT_PLAIN):
             in_block(folder, 5, *steps)

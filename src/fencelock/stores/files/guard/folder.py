@@ -27,6 +27,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _JOURNAL = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_FILE = {errno.ELOOP: "is a symbolic link", errno.ENXIO: "is no plain file", errno.ENODEV: "is no plain file"}
+"""What an error of opening says of what has the name: a socket cannot be opened, nor a device without a driver."""
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 MAX_VALUE_BYTES = 65_536
@@ -117,9 +119,9 @@ class OpenFolder:
         try:
             return os.open(parts[-1], _READ, dir_fd=self.folder(parts[:-1]))
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            if error.errno not in _NO_FILE:
                 raise
-            raise self.refusal(parts, "is a symbolic link") from error
+            raise self.refusal(parts, _NO_FILE[error.errno]) from error
 
     def read(self, parts: Parts) -> bytes | None:
         """Return a value of the guard's own; None if there is none."""
