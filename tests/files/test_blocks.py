@@ -145,7 +145,8 @@ def meanwhile(work: Callable[[], Any]) -> Callable[[FilesTransaction], Any]:
 
 # --- what a block refuses ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "/etc/passwd", "a//b", "a/../../b", "a/", "nul\0", "\udc80", "x" * 3000, b"a", None]
+    "name",
+    ["", ".", "..", "/etc/passwd", "a//b", "a/../../b", "a/", "nul\0", "\udc80", "x" * 3000, b"a", None],
 )
 def test_a_name_that_leads_out_is_refused(folder: GuardedFolder, name: str) -> None:
     with folder.guard.transaction(folder.lease(5)) as txn:
@@ -176,6 +177,28 @@ def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Pa
     assert (outside / "a").read_text() == "outside"
     assert not (folder.files / "fine").exists()
     assert folder.leftovers() == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(folder: GuardedFolder) -> None:
+    folder.write(5, **{"a.txt": "file"})
+    for use in (write("a.txt/b", "new"), lambda txn: txn.read("a.txt/b"), lambda txn: txn.delete("a.txt/b")):
+        with pytest.raises(GuardError, match="or no folder"):
+            in_block(folder, 5, write("fine", "new"), use)
+    assert folder.read() == {"a.txt": "file"}
+    assert folder.leftovers() == []
+
+
+@pytest.mark.parametrize("name", ["\N{SNOWMAN}" * 86, "a/" + "x" * 256])
+def test_a_name_that_no_file_can_have_is_refused(folder: GuardedFolder, name: str) -> None:
+    with folder.guard.transaction(folder.lease(5)) as txn:
+        for use in (txn.read, txn.path, txn.delete, lambda name: txn.write(name, "x")):
+            with pytest.raises(ConfigError, match="and 255 in each part"):
+                use(name)
+
+
+def test_a_name_of_the_greatest_length_is_written(folder: GuardedFolder) -> None:
+    folder.write(5, **{"x" * 255: "new"})
+    assert folder.read() == {"x" * 255: "new"}
 
 
 DRAFTS = {

@@ -99,7 +99,7 @@ class FilesTransaction(WriteBuffer):
     def _write(self, draft: Path, target: Path, data: bytes) -> None:
         descriptor = os.open(draft, _DRAFT, _PRIVATE)
         try:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):  # The commit refuses a file in a folder's place.
                 os.fchmod(descriptor, S_IMODE(os.stat(target, follow_symlinks=False).st_mode))
             write_all(descriptor, data)
         finally:

@@ -26,6 +26,8 @@ MAX_PART_CHARACTERS = 200
 """A part of a path has 255 bytes at most, and drafts need a few for themselves."""
 MAX_PATH_BYTES = 2048
 """The path of a file below its resource; the kernel takes 4096 bytes for all of a path."""
+MAX_PART_BYTES = 255
+"""Of each part of that path: Linux's file systems take no longer name."""
 MAX_SUFFIX_CHARACTERS = 24
 TOKEN_DIGITS = 19
 _CONTINUED = "+"
@@ -90,13 +92,15 @@ def file_parts(resource: str, name: str) -> Parts:
         raise ConfigError(f"a file's name must be str, not {type(name).__name__}")
     parts = tuple(name.split("/"))
     try:
-        size_bytes = len(name.encode())
+        sizes = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
         raise ConfigError("a file's name contains a lone surrogate: use text that UTF-8 can carry") from None
-    if any(part in {"", ".", ".."} for part in parts) or "\0" in name or size_bytes > MAX_PATH_BYTES:
+    size_bytes = sum(sizes) + len(parts) - 1
+    is_too_long = size_bytes > MAX_PATH_BYTES or max(sizes) > MAX_PART_BYTES
+    if any(part in {"", ".", ".."} for part in parts) or "\0" in name or is_too_long:
         raise ConfigError(
             f"{name[:80]!r} names no file of the resource: write a path below its folder, such as 'totals.csv' or "
-            f"'2026/11/totals.csv', without '..', and of {MAX_PATH_BYTES} bytes at most"
+            f"'2026/11/totals.csv', without '..', of {MAX_PATH_BYTES} bytes at most, and {MAX_PART_BYTES} in each part"
         )
     return (*name_parts(resource), *parts)
 
