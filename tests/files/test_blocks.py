@@ -113,6 +113,27 @@ def test_a_file_that_was_not_there_is_compared_too(folder: GuardedFolder) -> Non
     assert folder.read() == {"sub/a": "now"}
 
 
+def test_reading_a_file_again_keeps_no_more_open(folder: GuardedFolder) -> None:
+    folder.write(5, a="old")
+    with folder.guard.transaction(folder.lease(5)) as txn:
+        txn.read("a")
+        before = os.listdir("/proc/self/fd")
+        assert {txn.read("a") for _ in range(50)} == {b"old"}
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@pytest.mark.parametrize("is_first_there", [True, False])
+def test_every_state_that_was_read_is_compared(folder: GuardedFolder, *, is_first_there: bool) -> None:
+    """Another one that was read in between counts, even if the first is back at the end."""
+    made, gone = meanwhile(lambda: folder.write(5, a="between")), meanwhile((folder.files / "a").unlink)
+    if is_first_there:
+        folder.write(5, a="old")
+    changes = [gone, lambda txn: txn.read("a"), made] if is_first_there else [made, lambda txn: txn.read("a"), gone]
+    with pytest.raises(GuardError, match="file 'a', which the block had read, has changed"):
+        in_block(folder, 5, lambda txn: txn.read("a"), *changes, write("b", "from what was read"))
+    assert "b" not in folder.read()
+
+
 def test_an_unfenced_write_to_what_was_read_refuses_the_block(folder: GuardedFolder) -> None:
     folder.write(5, a="old")
     by_hand = meanwhile(lambda: (folder.files / "a").write_text("by hand"))

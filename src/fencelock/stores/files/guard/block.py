@@ -9,6 +9,7 @@ Never: a draft of the parent process touched in a forked child.
 import os
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from stat import S_IMODE
 
@@ -48,8 +49,8 @@ class FilesTransaction(WriteBuffer):
         self._token = token
         self._expected = list(expected)
         self._values: dict[Parts, bytes | None] = {}
-        self._seen: dict[str, Seen] = {}
-        self._open: list[int] = []
+        self._seen: dict[str, set[Seen]] = {}
+        self._open: dict[int, int] = {}
         self._drafts: dict[str, Parts | None] = {}
         self._process_id = os.getpid()
         self._mapping = ErrorMapper(partial(unavailable, path))
@@ -74,15 +75,24 @@ class FilesTransaction(WriteBuffer):
         try:
             descriptor = folder.open_file(parts)
         except FileNotFoundError:
-            self._seen.setdefault(name, Seen(parts, None, f"file {name!r}"))
+            self._see(name, Seen(parts, None, f"file {name!r}"))
             return None
-        # It stays open, so that no other file gets its inode while the block relies on it.
-        self._open.append(descriptor)
-        found = os.fstat(descriptor)
-        folder.check_plain(parts, found)
-        self._seen.setdefault(name, Seen(parts, identify(found), f"file {name!r}"))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
+        is_kept = False
+        try:
+            found = os.fstat(descriptor)
+            # One stays open for each inode, so that no other file gets it while the block relies on it.
+            is_kept = self._open.setdefault(found.st_ino, descriptor) == descriptor
+            folder.check_plain(parts, found)
+            self._see(name, Seen(parts, identify(found), f"file {name!r}"))
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            if not is_kept:
+                os.close(descriptor)
+
+    def _see(self, name: str, seen: Seen) -> None:
+        """Compare this at the end; a file that was seen in two states cannot have both, so the block is refused."""
+        self._seen.setdefault(name, set()).add(seen)
 
     # --- writes -------------------------------------------------------------------------------------------------------
     def write(self, name: str, data: str | bytes) -> None:
@@ -150,13 +160,14 @@ class FilesTransaction(WriteBuffer):
         """Return the commit of the block, which has its drafts from now on."""
         steps = tuple(Step(draft, file_parts(self._resource, name)) for name, draft in self._drafts.items())
         self._drafts = {}
-        return CommitFiles(tuple(self._expected), tuple(self._seen.values()), tuple(self._values.items()), steps)
+        seen = tuple(chain.from_iterable(self._seen.values()))
+        return CommitFiles(tuple(self._expected), seen, tuple(self._values.items()), steps)
 
     def end(self) -> None:
         """Refuse everything from now on, and delete what was not committed."""
         super().end()
         while self._open:
-            os.close(self._open.pop())
+            os.close(self._open.popitem()[1])
         drafts, self._drafts = self._drafts, {}
         if self._process_id == os.getpid():
             for draft in drafts.values():
