@@ -49,10 +49,6 @@ def test_every_promise_is_kept(name: str, folder: Path, tmp_path: Path) -> None:
     schedule = SCHEDULES[name]
     if schedule.guard == REDIS:
         need(programs.REDIS)
-    if schedule.guard == DYNAMODB:
-        need(programs.MINISTACK)
-    if schedule.guard == S3:
-        need(programs.WEED)
     for setup in {schedule.setup, schedule.guard} - {None, DYNAMODB, FILE, FILES, HTTP, REDIS, S3}:
         need_all(str(setup))
     left: list[str] = []
