@@ -11,7 +11,7 @@ import pytest
 
 import fencelock
 from fencelock.errors import GuardError, SealLostError, SourceUnavailableError, StaleTokenError
-from fencelock.grpc.fields import SEAL_METHOD
+from fencelock.grpc.method_and_metadata import SEAL_METHOD
 from fencelock.grpc.statuses import decode_details
 from tests.grpc.callers import Caller
 from tests.grpc.services import LOCK, RESOURCE, SERVERS, Handlers, Service, bodies, path_of, served

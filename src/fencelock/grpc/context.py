@@ -19,7 +19,7 @@ from fencelock._remote.current import carrying
 from fencelock._remote.faults import RefusedRequestError, RemoteFault, fault_of
 from fencelock._remote.fields import MARK_FIELD, TOKEN_FIELD, encode_marks
 from fencelock.errors import ConfigError
-from fencelock.grpc.fields import Metadata
+from fencelock.grpc.method_and_metadata import Metadata
 from fencelock.grpc.statuses import encode_status
 
 Result = TypeVar("Result")

@@ -21,8 +21,8 @@ from fencelock._remote.reading import read_carried
 from fencelock._remote.sealing import check_guards, check_sync, seal, seal_async
 from fencelock.errors import ConfigError, WrongLockError
 from fencelock.grpc.context import current_call
-from fencelock.grpc.fields import SEAL_METHOD
 from fencelock.grpc.handlers import IncomingCall, fenced
+from fencelock.grpc.method_and_metadata import SEAL_METHOD
 
 _STANDARD_SERVICES = "/grpc."
 

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard
-from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
+from fencelock._remote.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 from fencelock.errors import FencelockError
-from fencelock.http.fields import KEY_FIELD
 from fencelock.http.frameworks import check_litestar, check_raises
 from fencelock.http.seal_route import answer_seal_async, is_seal
 from fencelock.http.service import (

@@ -12,7 +12,7 @@ from fencelock._api.guard import Guard
 from fencelock._remote.carried import CarriedSequencer
 from fencelock._remote.faults import RefusedRequestError, token_required, wrong_lock
 from fencelock._remote.sealing import seal, seal_async
-from fencelock.http.fields import SEAL_PATH
+from fencelock.http.methods_and_paths import SEAL_PATH
 from fencelock.http.service import FencedRequest, HTTPAnswer
 
 AnyGuard = TypeVar("AnyGuard", bound=BaseGuard)

@@ -24,11 +24,18 @@ from fencelock._remote.faults import (
     token_required,
     wrong_lock,
 )
-from fencelock._remote.fields import decode_string, encode_marks
+from fencelock._remote.fields import (
+    MARK_FIELD,
+    MAX_KEY_CHARACTERS,
+    REPLAYED,
+    REPLAYED_FIELD,
+    decode_string,
+    encode_marks,
+)
 from fencelock._remote.reading import read_carried
 from fencelock._remote.sealing import check_guards
 from fencelock.errors import AlreadyDoneError, ConfigError
-from fencelock.http.fields import MARK_FIELD, MAX_KEY_CHARACTERS, REPLAYED, REPLAYED_FIELD, SAFE_METHODS
+from fencelock.http.methods_and_paths import SAFE_METHODS
 from fencelock.http.problems import CONTENT_TYPE, encode_problem
 from fencelock.model import check_lock_name
 

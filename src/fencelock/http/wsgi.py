@@ -11,9 +11,8 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from fencelock._api.base_guard import BaseGuard
-from fencelock._remote.fields import SEALED_FIELD, TOKEN_FIELD
+from fencelock._remote.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 from fencelock._remote.sealing import check_sync
-from fencelock.http.fields import KEY_FIELD
 from fencelock.http.frameworks import check_wsgi
 from fencelock.http.seal_route import answer_seal, is_seal
 from fencelock.http.service import (

@@ -29,7 +29,7 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock._api.credentials import is_asked_by
-from fencelock.http.fields import SEAL_PATH
+from fencelock.http.methods_and_paths import SEAL_PATH
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens

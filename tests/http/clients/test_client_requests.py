@@ -28,7 +28,7 @@ from fencelock import (
     SourceUnavailableError,
 )
 from fencelock.http.clients import rules
-from fencelock.http.fields import SEAL_PATH
+from fencelock.http.methods_and_paths import SEAL_PATH
 from tests.http.clients.callers import NO_TRUST, Caller
 from tests.http.clients.conftest import Opens
 from tests.http.clients.scripted import LOST, OWN, SEAL, Answer, ScriptedService, problem

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 import fencelock.http
 from fencelock import GuardError, OutcomeUnknownError, SealLostError, StaleTokenError, UnfencedWriteError
 from fencelock.http import FencingMiddleware, WSGIFencingMiddleware
-from fencelock.http.fields import SEAL_PATH
+from fencelock.http.methods_and_paths import SEAL_PATH
 from tests.http.clients.callers import Caller
 from tests.http.clients.conftest import Opens
 from tests.http.frameworks import Report, bare_wsgi, starlette_app

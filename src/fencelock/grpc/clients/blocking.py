@@ -12,7 +12,7 @@ import grpc
 from fencelock._api.credentials import LeaseLike
 from fencelock.grpc.clients.rules import CallRules, OwnSeal, key_in
 from fencelock.grpc.clients.targets import Options, open_channel
-from fencelock.grpc.fields import SEAL_METHOD
+from fencelock.grpc.method_and_metadata import SEAL_METHOD
 
 
 def channel(

@@ -37,7 +37,7 @@ from fencelock._remote.seals import (
 )
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError, UnsupportedError
 from fencelock.grpc.clients.targets import Options
-from fencelock.grpc.fields import Metadata
+from fencelock.grpc.method_and_metadata import Metadata
 from fencelock.grpc.statuses import decode_status
 
 Pairs = Iterable[tuple[str, str | bytes]]

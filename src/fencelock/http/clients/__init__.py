@@ -77,8 +77,8 @@ def _module_of(client: object) -> _Module:
         if root in _MODULES:
             return _loaded(root)
     raise ConfigError(
-        f"a client of httpx, httpx2, requests or aiohttp is needed, not {type(client).__name__}: other libraries send "
-        f"the fields by themselves"
+        f"pass a client of httpx, httpx2, requests or aiohttp, such as httpx.Client(base_url=…), not "
+        f"{type(client).__name__}"
     )
 
 

@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession
 from multidict import CIMultiDict
 
+from fencelock._remote.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others_async
-from fencelock.http.fields import KEY_FIELD, SEALED_FIELD, TOKEN_FIELD
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
+from fencelock._remote.fields import KEY_FIELD, TOKEN_FIELD
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, wait_for_others, wait_for_others_async
-from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 
 if TYPE_CHECKING:

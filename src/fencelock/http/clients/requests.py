@@ -15,9 +15,9 @@ from requests.exceptions import ChunkedEncodingError, ConnectTimeout, RequestExc
 from requests.utils import select_proxy
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
+from fencelock._remote.fields import KEY_FIELD, TOKEN_FIELD
 from fencelock.errors import ConfigError
 from fencelock.http.clients.rules import ClientRules, OutgoingRequest, origin_of, split_origin, wait_for_others
-from fencelock.http.fields import KEY_FIELD, TOKEN_FIELD
 from fencelock.http.problems import MAX_PROBLEM_BYTES
 
 _PIECE_BYTES = 1024

@@ -14,7 +14,16 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from fencelock._api.credentials import Credential
-from fencelock._remote.fields import encode_sealed, encode_string, read_marks
+from fencelock._remote.fields import (
+    MARK_FIELD,
+    REPLAYED,
+    REPLAYED_FIELD,
+    SEALED_FIELD,
+    TOKEN_FIELD,
+    encode_sealed,
+    encode_string,
+    read_marks,
+)
 from fencelock._remote.idempotency_keys import RequestKeys
 from fencelock._remote.loopback import is_loopback_host
 from fencelock._remote.seals import (
@@ -32,15 +41,7 @@ from fencelock.errors import (
     SourceUnavailableError,
     UnsupportedError,
 )
-from fencelock.http.fields import (
-    MARK_FIELD,
-    REPLAYED,
-    REPLAYED_FIELD,
-    SAFE_METHODS,
-    SEAL_PATH,
-    SEALED_FIELD,
-    TOKEN_FIELD,
-)
+from fencelock.http.methods_and_paths import SAFE_METHODS, SEAL_PATH
 from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem
 
 _USER = re.compile(r"(?<=//)[^/]*@")
