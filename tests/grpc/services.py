@@ -306,3 +306,14 @@ def bodies(path: Path) -> list[str]:
     """Return what the resource's table holds."""
     with closing(sqlite3.connect(path)) as connection:
         return [body for (body,) in connection.execute("SELECT body FROM reports")]
+
+
+def two_holders(source: fencelock.Source) -> tuple[fencelock.Sequencer, fencelock.Sequencer]:
+    """Return the sequencers of a holder that is frozen, and of its successor."""
+    holders = []
+    for _ in range(2):
+        lease = source.lock(LOCK).acquire()
+        assert lease is not None
+        holders.append(lease.sequencer)
+        source.break_lock(LOCK, reason="the holder is frozen")
+    return holders[0], holders[1]

@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import pytest
 
 import fencelock
 from fencelock.errors import GuardError, SealLostError, SourceUnavailableError, StaleTokenError
+from fencelock.grpc import sequencer
 from fencelock.grpc.method_and_metadata import SEAL_METHOD
 from fencelock.grpc.statuses import decode_details
 from tests.grpc.callers import Caller
-from tests.grpc.services import LOCK, RESOURCE, SERVERS, Handlers, Service, bodies, path_of, served
+from tests.grpc.services import LOCK, RESOURCE, SERVERS, Handlers, Service, bodies, path_of, served, two_holders
 from tests.support.helpers import DEADLINE_S, wait_until
 
 
@@ -47,13 +48,7 @@ def lost_seal(source: fencelock.Source, data: Path, server: str) -> tuple[fencel
     Each call reaches another server, which remembers nothing.
     """
     url, backup = f"sqlite:///{data}", data.with_suffix(".backup")
-    holders = []
-    for _ in range(2):
-        lease = source.lock(LOCK).acquire()
-        assert lease is not None
-        holders.append(lease.sequencer)
-        source.break_lock(LOCK, reason="the holder is frozen")
-    old, new = holders
+    old, new = two_holders(source)
     with SERVERS[server](url) as service:
         put(service.target, old, b"A's first")
     shutil.copy(data, backup)
@@ -99,6 +94,39 @@ def test_the_channel_repeats_what_it_was_told(
     with pytest.raises(SealLostError):
         caller_of(lease, service.target).upload("PutAll", b"B's, over another channel of the lease")
     assert bodies(data) == []
+
+
+class Front(Handlers):
+    """A service that reads and writes another one's reports, for the holder who has called it."""
+
+    def __init__(self, url: str, behind: str) -> None:
+        super().__init__(url)
+        self._behind = behind
+
+    def put(self, request: bytes, _context: Any) -> bytes:
+        with fencelock.grpc.channel(sequencer(), self._behind) as channel:
+            done: bytes = channel.unary_unary(path_of("Put"))(request, timeout=DEADLINE_S)
+            return done
+
+    def rows(self, _request: bytes, _context: Any) -> Iterator[bytes]:
+        with fencelock.grpc.channel(sequencer(), self._behind) as channel:
+            yield from list(channel.unary_stream(path_of("Rows"))(b"", timeout=DEADLINE_S))
+
+
+def test_a_seal_that_a_service_behind_has_lost_is_not_made_again(source: fencelock.Source, data: Path, tmp_path: Path):
+    old, new = two_holders(source)
+    backup = data.with_suffix(".backup")
+    url, front_url = f"sqlite:///{data}", f"sqlite:///{tmp_path / 'front.db'}"
+    with served(Handlers(url)) as behind, served(Front(front_url, behind.target)) as front:
+        put(behind.target, old, b"A's first")
+        shutil.copy(data, backup)
+        mark, rows = read(front.target, new)
+        assert rows == [b"A's first"]
+        restore(data, backup)
+        put(behind.target, old, b"A's second")
+        with pytest.raises(grpc.RpcError):
+            put(front.target, new, b"B's", ("fencing-sealed", mark.partition("seal=")[2]))
+    assert bodies(data) == ["A's first", "A's second"]
 
 
 def test_the_first_calls_make_one_seal(lease: fencelock.Lease, data: Path, monkeypatch: pytest.MonkeyPatch):

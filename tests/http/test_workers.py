@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import fencelock
@@ -109,6 +110,58 @@ def test_g1_a_closed_tenure_is_stale_at_every_worker(file: Path, worker: Workers
         reply = worker().call("PUT", "/report/7", b, sealed)
         assert reply.kind == "stale-token"
         assert isinstance(reply.problem, StaleTokenError)
+
+
+# --- a service that passes its sequencer on ---------------------------------------------------------------------------
+class Front(Report):
+    """A service that reads and writes another one's report, for the holder who has asked it."""
+
+    def __init__(self, path: Path, behind: Callable[[], Any], *, independent: bool = False) -> None:
+        super().__init__(path, independent=independent)
+        self._behind = behind
+
+    def answer(self, method: str, path: str, fields: Any) -> tuple[int, str]:
+        if path == "/own":
+            return super().answer(method, "/report", fields)
+        inner = httpx2.Client(transport=self._behind(), base_url="https://behind.example")
+        with fencelock.http.client(fencelock.http.sequencer(), inner) as client:
+            answer = client.request(method, path)
+            return answer.status_code, answer.text
+
+
+@pytest.fixture(params=[1, 2], ids=["behind", "behind two"])
+def front(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Workers:
+    """Return what starts one more worker of a service in front of others, the last of which has the report."""
+
+    def behind(hops: int) -> Any:
+        report = Report(file) if hops == 0 else Front(fronts[hops - 1], lambda: behind(hops - 1))
+        return httpx2.WSGITransport(WSGIFencingMiddleware(bare_wsgi(report), lock=LOCK))
+
+    fronts = [make_file(tmp_path / f"front{number}.db") for number in range(request.param)]
+    return lambda: start_worker("wsgi", Front(fronts[-1], lambda: behind(request.param - 1)))
+
+
+def test_g9_a_seal_that_a_service_behind_has_lost_is_not_made_again(file: Path, front: Workers) -> None:
+    """The client remembers the seals of both, since no worker does."""
+    b, read = lose_a_seal(file, front)
+    reply = front().call("PUT", "/report/11", b, read.seals)
+    assert isinstance(reply.error, SealLostError)
+    assert value_in(file) == 2, "what A was told is written is there"
+
+
+def test_g9_seals_of_a_service_behind_that_stand_are_presented(file: Path, front: Workers) -> None:
+    b = HandmadeLease(43)
+    read = front().call("GET", "/report", b)
+    assert front().call("PUT", "/report/7", b, read.seals).seals == read.seals
+    assert front().call("GET", "/report", b, read.seals).body == b"7"
+
+
+def test_g2_a_service_behind_is_not_sealed_after_the_one_in_front_was_read(file: Path, front: Workers) -> None:
+    b = HandmadeLease(43)
+    own = front().call("GET", "/own", b)
+    late = front().call("PUT", "/report/7", b, own.seals)
+    assert isinstance(late.error, GuardError)
+    assert "would be sealed after" in str(late.error)
 
 
 # --- G2: seal before the first read -----------------------------------------------------------------------------------

@@ -1,7 +1,11 @@
 """What the protocols share: fields, faults and back, a client's memory of seals, idempotency keys."""
 
+import asyncio
+import itertools
 import re
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from inspect import signature
 from typing import Any
@@ -14,13 +18,23 @@ from fencelock._remote.current import carrying, has_token, sequencer
 from fencelock._remote.faults import KINDS, error_of, fault_of, malformed_key, malformed_token, token_required
 from fencelock._remote.fields import decode_marks, decode_sealed, decode_string, encode_marks, encode_sealed
 from fencelock._remote.idempotency_keys import RequestKeys
-from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, SealMemory, seal_id
+from fencelock._remote.seals import (
+    MAX_ID_PARTS,
+    MAX_SEAL_IDS,
+    PassedSeals,
+    RemoteMark,
+    SealMemory,
+    seal_id,
+    wait_for_each,
+    wait_for_each_async,
+)
 from fencelock.http.problems import CONTENT_TYPE, MAX_PROBLEM_BYTES, decode_problem, encode_problem
 from fencelock.model import MAX_TOKEN
 from tests.support.guards import raised_for
 from tests.support.guards import sequencer as sequencer_of
 from tests.support.helpers import ROOT
 
+LATE_S = 0.05
 MADE = {"token": 5, "mark": 6, "ceiling": 7, "resource": "r", "result": "{}", "holder": "h", "began_at": "2026-11-22"}
 REFUSALS = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, GuardError)]
 
@@ -31,6 +45,23 @@ def made(kind: type[FencelockError]) -> FencelockError:
     wanted = signature(kind.__init__).parameters
     error: FencelockError = make("it was refused", **{name: MADE[name] for name in wanted if name in MADE})
     return error
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+def test_the_limit_of_a_turn_is_one_for_all_who_are_before_it() -> None:
+    """Each of them ends within the limit, and all together do not."""
+    with pytest.raises(TimeoutError):
+        wait_for_each(_ending_late(), 3 * LATE_S)
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait_for_each_async(_ending_late(), 3 * LATE_S))
+    wait_for_each(itertools.islice(_ending_late(), 2), None)
+
+
+def _ending_late() -> Iterator[Future[None]]:
+    for _ in range(12):
+        other: Future[None] = Future()
+        threading.Timer(LATE_S, other.set_result, [None]).start()
+        yield other
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -133,6 +164,10 @@ def test_fields_are_read_as_they_were_written() -> None:
     assert decode_marks(encode_marks(marks)) == marks
     ids = tuple(f"{number:016x}" for number in range(MAX_SEAL_IDS))
     assert decode_sealed(encode_sealed(ids)) == ids
+    passed = RemoteMark(5, "9f3ab2c1d4e5f607" * MAX_ID_PARTS)
+    assert decode_marks(encode_marks([passed])) == (passed,)
+    with pytest.raises(ValueError, match="not a list"):
+        decode_sealed(encode_sealed([passed.seal_id + "0" * 16]))
     assert decode_string('"a b"', 3) == "a b"
 
 
@@ -189,6 +224,26 @@ def test_a_client_remembers_a_limited_number_of_seals() -> None:
     with pytest.raises(GuardError, match="at most"):
         memory.remember("a", [RemoteMark(5, "f" * 16)])
     memory.remember("b", [RemoteMark(5, "f" * 16)])
+
+
+def test_a_service_passes_on_what_it_was_told_of_another_one_and_nothing_else() -> None:
+    first = PassedSeals(())
+    SealMemory(5, first).remember("a", [RemoteMark(5, "1" * 16)])
+    (told,) = first.begin_answer()
+    second = PassedSeals(("2" * 16, told))
+    memory = SealMemory(5, second)
+    assert (memory.ids("a"), memory.ids("b")) == (("1" * 16,), ())
+    assert second.begin_answer() == (), "this request has not called it"
+    memory.remember("a", [RemoteMark(5, "1" * 16)])
+    with pytest.raises(GuardError, match="after the answer has begun"):
+        memory.remember("a", [RemoteMark(5, "3" * 16)])
+
+
+def test_seals_are_passed_on_by_a_limited_number_of_services() -> None:
+    memory = SealMemory(5, PassedSeals(()))
+    memory.remember("a", [RemoteMark(5, "1" * 16 * (MAX_ID_PARTS - 1))])
+    with pytest.raises(GuardError, match="at most 3"):
+        memory.remember("a", [RemoteMark(5, "1" * 16 * MAX_ID_PARTS)])
 
 
 def test_no_two_requests_of_a_lease_have_one_key() -> None:

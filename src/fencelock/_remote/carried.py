@@ -2,19 +2,27 @@
 
 Promise: a resource whose seal the client was told of is never sealed again, in whichever process the request arrives:
 its mark is the sequencer's, or SealLostError (G9). If the client was told of a seal, a resource that it was not told of
-counts as sealed after a read (G2). Nothing outlives the request. Never: shown by `repr`; a mark kept here.
+counts as sealed after a read (G2). The same holds for the seals of services that the sequencer is passed on to. Nothing
+outlives the request. Never: shown by `repr`; a mark kept here.
 """
 
 from collections.abc import Collection
 
 from fencelock._api.credentials import SequencerCredential, note_asker
-from fencelock._flows.tenure import Key, Tenure
-from fencelock._remote.seals import MAX_SEAL_IDS, RemoteMark, seal_id
+from fencelock._flows.tenure import Key
+from fencelock._remote.seals import (
+    MAX_SEAL_IDS,
+    SEAL_ID_CHARACTERS,
+    PassedSeals,
+    PassingTenure,
+    RemoteMark,
+    seal_id,
+)
 from fencelock.errors import GuardError
 from fencelock.model import Sequencer
 
 
-class RemoteTenure(Tenure):
+class RemoteTenure(PassingTenure):
     """A tenure in one request: what its client was told, and the resources that have admitted it since."""
 
     __slots__ = ("_admitted", "_has_answered", "_told", "has_begun_reading")
@@ -22,7 +30,9 @@ class RemoteTenure(Tenure):
     def __init__(self, told: Collection[str] = ()) -> None:
         """`told`: the seal ids that the client repeats."""
         super().__init__()
-        self._told = frozenset(told)
+        # Of another service's resource that service is known, by which the id begins.
+        self._told = frozenset(one[:SEAL_ID_CHARACTERS] for one in told)
+        self.passed = PassedSeals(told)
         self._admitted: dict[Key, None] = {}
         self._has_answered = False
         self.has_begun_reading = False
@@ -64,14 +74,17 @@ class RemoteTenure(Tenure):
         self.has_begun_reading = True
         self._admitted.update(dict.fromkeys(admitted))
 
-    def begin_answer(self, *, is_success: bool) -> tuple[Key, ...]:
-        """Return the resources to tell the client of; from now on no other one is opened.
+    def begin_answer(self, *, is_success: bool) -> tuple[str, ...]:
+        """Return the seal ids to tell the client; from now on no other resource is opened.
 
         A mark that was raised in the handler's own transaction is told with a success only: an error may have undone
         it.
         """
         self._has_answered = True
-        return tuple(key for key in self._admitted if is_success or self.has_sealed(key))
+        passed = self.passed.begin_answer()
+        services = {one[:SEAL_ID_CHARACTERS] for one in passed}
+        own = (seal_id(key) for key in self._admitted if is_success or self.has_sealed(key))
+        return (*(one for one in own if one not in services), *passed)
 
     def _check_can_tell(self, keys: tuple[Key, ...]) -> None:
         if self._has_answered and (late := [key[1] for key in keys if key not in self._admitted]):
@@ -127,5 +140,4 @@ class CarriedSequencer(SequencerCredential):
 
     def begin_answer(self, *, is_success: bool) -> tuple[RemoteMark, ...]:
         """Return the marks to tell the client, and open no further resource."""
-        keys = self.tenure.begin_answer(is_success=is_success)
-        return tuple(RemoteMark(self.token, seal_id(key)) for key in keys)
+        return tuple(RemoteMark(self.token, one) for one in self.tenure.begin_answer(is_success=is_success))

@@ -11,7 +11,7 @@ grows with its length. Never: a text longer than what its field can need.
 import re
 from collections.abc import Iterable
 
-from fencelock._remote.seals import MAX_SEAL_IDS, SEAL_ID_CHARACTERS, RemoteMark
+from fencelock._remote.seals import MAX_ID_PARTS, MAX_SEAL_IDS, SEAL_ID_CHARACTERS, RemoteMark
 from fencelock.model import MAX_TOKEN
 
 TOKEN_FIELD = "fencing-token"
@@ -24,8 +24,9 @@ REPLAYED = "?1"
 MAX_KEY_CHARACTERS = 255
 MAX_LIST_CHARACTERS = MAX_SEAL_IDS * 64
 _QUOTED = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]*)"')
-_SEAL_ID = re.compile(rf'"([0-9a-f]{{{SEAL_ID_CHARACTERS}}})"')
-_MARK = re.compile(rf'"([1-9][0-9]{{0,18}})";\ *seal="([0-9a-f]{{{SEAL_ID_CHARACTERS}}})"', re.VERBOSE)
+_ID = rf"((?:[0-9a-f]{{{SEAL_ID_CHARACTERS}}}){{1,{MAX_ID_PARTS}}})"
+_SEAL_ID = re.compile(f'"{_ID}"')
+_MARK = re.compile(rf'"([1-9][0-9]{{0,18}})";\ *seal="{_ID}"', re.VERBOSE)
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
 
 

@@ -1,7 +1,8 @@
 """Seals as a client remembers them: the service that made one has many processes, and forgets (G9).
 
 A service names each resource that has admitted a request by a seal id, and its client repeats the ids that it was told.
-For a repeated id the service presents the token and never raises the mark again.
+For a repeated id the service presents the token and never raises the mark again. A service that passes its sequencer on
+to another one is that one's client for a single request: it has its own client remember those seals too.
 
 Promise: a client notices an answer that no guard has admitted, and one that was admitted for another token. An id says
 nothing about the guard's URL. Never: an id forgotten.
@@ -9,6 +10,7 @@ nothing about the guard's URL. Never: an id forgotten.
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from hashlib import sha256
@@ -24,10 +26,15 @@ MAX_SEAL_IDS = 128
 """Resources of one service that one tenure may seal. Their marks are 6 kB of an answer; some clients and proxies read
 8 kB."""
 SEAL_ID_CHARACTERS = 16
+MAX_ID_PARTS = 4
+"""A resource's own id, after those of the services on the way to it: at most three."""
 
 
 class RemoteMark(NamedTuple):
-    """What a service says of one resource that has admitted a request: the resource's mark, and its seal id."""
+    """What a service says of one resource that has admitted a request: the resource's mark, and its seal id.
+
+    The id of a resource of another service, to which this one has passed its sequencer on, begins with that service's.
+    """
 
     token: int
     seal_id: str
@@ -51,6 +58,43 @@ def late_seal(tenure: Tenure, service: str, how: str) -> GuardError | None:
         f"Seal it before the first read, by {how}; say independent=True if nothing written to it depends on what was "
         f"read elsewhere"
     )
+
+
+class PassedSeals:
+    """What a service was told, in one request, of the seals of other services, and what it tells of them.
+
+    It stands between its client, which remembers, and the services that it passes its sequencer on to.
+    """
+
+    __slots__ = ("_has_answered", "_passed", "_told")
+
+    def __init__(self, told: Iterable[str]) -> None:
+        """`told`: the seal ids that the client repeats."""
+        self._told = tuple(one for one in told if len(one) > SEAL_ID_CHARACTERS)
+        self._passed: dict[str, None] = {}
+        self._has_answered = False
+
+    def ids_of(self, service: str) -> tuple[str, ...]:
+        """Return the seal ids to repeat to a service, as that one told them."""
+        begin = seal_id(_whole(service))
+        return tuple(one.removeprefix(begin) for one in self._told if one.startswith(begin))
+
+    def note(self, service: str, told: str) -> None:
+        """Note what a service told; GuardError if the client knows nothing of it, and cannot be told any more."""
+        passed = seal_id(_whole(service)) + told
+        if self._has_answered and passed not in self._told and passed not in self._passed:
+            raise GuardError(
+                f"{service} is called after the answer has begun, so that the client cannot be told of its seals: call "
+                f"it before the first part of the answer is sent"
+            )
+        if len(passed) > SEAL_ID_CHARACTERS * MAX_ID_PARTS:
+            raise GuardError(f"{service} is too many services away from the client: at most {MAX_ID_PARTS - 1}")
+        self._passed[passed] = None
+
+    def begin_answer(self) -> tuple[str, ...]:
+        """Return the ids to tell the client; from now on there are no others."""
+        self._has_answered = True
+        return tuple(self._passed)
 
 
 def note_admitted(tenure: Tenure, service: str, *, is_seal: bool) -> None:
@@ -94,17 +138,25 @@ class FirstRequests:
 
 
 def wait_for_each(others: Iterator[Future[None]], limit_s: float | None) -> None:
-    """Wait for the end of each request; TimeoutError if one takes longer."""
+    """Wait for the end of each request; TimeoutError if that takes longer in all."""
+    ends = None if limit_s is None else time.monotonic() + limit_s
     for other in others:
-        other.result(limit_s)
+        other.result(None if ends is None else max(0.0, ends - time.monotonic()))
 
 
 async def wait_for_each_async(others: Iterator[Future[None]], limit_s: float | None) -> None:
     """As `wait_for_each`, in a task."""
-    for other in others:
-        async with asyncio.timeout(limit_s):
+    async with asyncio.timeout(limit_s):
+        for other in others:
             # A task that is cancelled must not end the other request for everybody.
             await asyncio.shield(asyncio.wrap_future(other))
+
+
+class PassingTenure(Tenure):
+    """A tenure in one request of another process's holder."""
+
+    __slots__ = ("passed",)
+    passed: PassedSeals
 
 
 class SealMemory:
@@ -113,18 +165,26 @@ class SealMemory:
     Any thread may use it: each change is one step of the interpreter, and nothing is ever removed.
     """
 
-    def __init__(self, token: int) -> None:
+    def __init__(self, token: int, passed: PassedSeals | None = None) -> None:
+        """`passed`: of a tenure whose holder is another service's client, which remembers more than this process."""
         self.first_requests = FirstRequests()
         self._token = token
+        self._passed = passed
         self._ids: dict[str, dict[str, None]] = {}
 
     def ids(self, origin: str) -> tuple[str, ...]:
         """Return the seal ids to repeat to a service, in the order in which it told them."""
-        return tuple(self._ids.get(origin, ()))
+        return tuple(self._of(origin))
+
+    def _of(self, origin: str) -> dict[str, None]:
+        if (ids := self._ids.get(origin)) is None:
+            told = () if self._passed is None else self._passed.ids_of(origin)
+            ids = self._ids.setdefault(origin, dict.fromkeys(told))
+        return ids
 
     def others(self, origin: str, own: Future[None]) -> Iterator[Future[None]]:
         """Yield each request to wait for: as long as the service has told of no seal, one is sent at a time."""
-        while not self._ids.get(origin) and (other := self.first_requests.take(origin, own)) is not None:
+        while not self._of(origin) and (other := self.first_requests.take(origin, own)) is not None:
             yield other
 
     def remember(self, origin: str, marks: Iterable[RemoteMark]) -> None:
@@ -138,11 +198,13 @@ class SealMemory:
             self._remember(origin, mark.seal_id)
 
     def _remember(self, origin: str, told: str) -> None:
-        ids = self._ids.setdefault(origin, {})
+        ids = self._of(origin)
         if told not in ids and len(ids) >= MAX_SEAL_IDS:
             raise GuardError(
                 f"one tenure may seal {MAX_SEAL_IDS} resources of {origin} at most: protect more by one resource"
             )
+        if self._passed is not None:
+            self._passed.note(origin, told)
         ids[told] = None
 
     def check_fenced(self, origin: str, marks: Iterable[RemoteMark]) -> None:
@@ -172,8 +234,10 @@ class SealMemories:
 
     def of(self, credential: Credential) -> SealMemory:
         """Return the memory that all clients of a tenure share, or one of them could seal what another has read."""
+        tenure = credential.tenure
+        passed = tenure.passed if isinstance(tenure, PassingTenure) else None
         with self._lock:
-            return self._known.setdefault(credential.tenure, SealMemory(credential.sequencer.token))
+            return self._known.setdefault(tenure, SealMemory(credential.sequencer.token, passed))
 
 
 SEAL_MEMORIES = SealMemories()

@@ -59,6 +59,8 @@ MUTANTS = (
     Mutant("G6 raised mark admits nobody", _ADMIT, "    if mark.digest is None:\n", "    if False:\n", "tests/rules/test_guard_enforcement.py tests/unit/test_admit.py"),
     Mutant("G9 remembered seal", _ADMIT, "    if was_sealed:", "    if False:", "tests/unit/test_admit.py"),
     Mutant("G9 seals that the client was told of", _REMOTE, "return bool(self._told) and seal_id(key) in self._told", "return False", _WORKERS),
+    Mutant("G9 seals of a service behind, that the client repeats", "_remote/seals.py", "return tuple(one.removeprefix(begin) for one in self._told if one.startswith(begin))", "return ()", _WORKERS),
+    Mutant("G9 seals of a service behind, that the client is told of", _REMOTE, "return (*(one for one in own if one not in services), *passed)", "return tuple(own)", _WORKERS),
     Mutant("G2 a resource that the client was not told of", _REMOTE, "self.has_read = bool(told)", "self.has_read = False", _WORKERS),
     Mutant("G10 closed mark", _ADMIT, "    if mark.is_closed:\n        raise _stale", "    if False:\n        raise _stale", _ENDS),
     Mutant("G12 anybody closes", _OPTIMISTIC, "            if mark.digest == digest:", "            if True:", _COMPARES),
