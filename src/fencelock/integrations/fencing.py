@@ -6,16 +6,18 @@ withdraws it. Never: begins, commits or rolls back a transaction of the framewor
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard, core_of
 from fencelock._api.credentials import Credential, asking, credential_of
 from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
-from fencelock._api.guard_core import GuardCore, OpenBlock
+from fencelock._api.guard_core import GuardCore, OpenBlock, check_unused
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
+from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import scope_of
 from fencelock._flows.effects import note_repeatable
 from fencelock._flows.tenure import Scope, Tenure
@@ -69,6 +71,34 @@ class BlockEntry:
         """Unregister the block if it is registered."""
         self._open_block.end()
         self._credential.leave_guarded(self._block)
+
+
+class FencedBlock(UncopyableBlock):
+    """A guarded block of a framework, entered once."""
+
+    def __init__(self, entry: BlockEntry) -> None:
+        # Only the block refers to it, so that it ends with the block even if every other end of it is interrupted.
+        self._entry = entry
+        self._stack = ExitStack()
+        self._is_used = False
+
+    def _use(self) -> None:
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+
+
+class SyncFencedBlock(FencedBlock):
+    """The same for `with`; a subclass says how it is entered."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+            self._entry.end()
+        except BaseException:
+            self._entry.end()
+            raise
 
 
 class Fencing:

@@ -30,39 +30,51 @@ def hooks(*, registry: CollectorRegistry = REGISTRY, by_lock: bool = False) -> H
 
     `by_lock=True` adds the label `lock` to every metric: only if the names of your locks are few.
     """
-    names = ("lock",) if by_lock else ()
-
-    def counted(name: str, text: str, *labels: str) -> Callable[..., Counter]:
-        return _children(Counter(f"fencelock_{name}", text, (*names, *labels), registry=registry))
-
-    def timed(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-        name = f"fencelock_{name}_seconds"
-        return _children(Histogram(name, text, (*names, *labels), registry=registry, buckets=buckets))
-
-    acquired = counted("acquired", "Leases that were granted.")
-    lost = counted("lost", "Leases that expired or were lost.")
-    refused = counted("refused", "Tokens that a guard refused.", "reason")
-    retried = counted("retried", "Failures after which a leader loop campaigned again.")
-    waited = timed("waited", "How long an acquire that had to queue waited.", LEASE_BUCKETS_S)
-    held = timed("held", "How long a lease was held, until its release or its loss.", LEASE_BUCKETS_S, "end")
-    guarded = timed("guarded", "How long a guarded transaction took.", BLOCK_BUCKETS_S, "outcome")
+    metrics = _Metrics(registry, ("lock",) if by_lock else ())
 
     def of(event: Event, *more: str) -> tuple[str, ...]:
         return (event.lock, *more) if by_lock else more
 
     def on_lost(event: Event) -> None:
-        lost(*of(event)).inc()
-        held(*of(event, "lost")).observe(event.duration or 0.0)
+        metrics.lost(*of(event)).inc()
+        metrics.held(*of(event, "lost")).observe(event.duration or 0.0)
 
     return Hooks(
-        on_acquired=lambda event: acquired(*of(event)).inc(),
-        on_waited=lambda event: waited(*of(event)).observe(event.duration or 0.0),
+        on_acquired=lambda event: metrics.acquired(*of(event)).inc(),
+        on_waited=lambda event: metrics.waited(*of(event)).observe(event.duration or 0.0),
         on_lost=on_lost,
-        on_released=lambda event: held(*of(event, "released")).observe(event.duration or 0.0),
-        on_refused=lambda event: refused(*of(event, event.reason or "")).inc(),
-        on_retried=lambda event: retried(*of(event)).inc(),
-        on_guarded=lambda event: guarded(*of(event, event.reason or "committed")).observe(event.duration or 0.0),
+        on_released=lambda event: metrics.held(*of(event, "released")).observe(event.duration or 0.0),
+        on_refused=lambda event: metrics.refused(*of(event, event.reason or "")).inc(),
+        on_retried=lambda event: metrics.retried(*of(event)).inc(),
+        on_guarded=lambda event: metrics.guarded(*of(event, event.reason or "committed")).observe(
+            event.duration or 0.0
+        ),
     )
+
+
+class _Metrics:
+    """What is counted and timed: functions from label values to what counts for them."""
+
+    def __init__(self, registry: CollectorRegistry, names: tuple[str, ...]) -> None:
+        self._registry = registry
+        self._names = names
+        """The labels that all metrics have."""
+        self.acquired = self._counted("acquired", "Leases that were granted.")
+        self.lost = self._counted("lost", "Leases that expired or were lost.")
+        self.refused = self._counted("refused", "Tokens that a guard refused.", "reason")
+        self.retried = self._counted("retried", "Failures after which a leader loop campaigned again.")
+        self.waited = self._timed("waited", "How long an acquire that had to queue waited.", LEASE_BUCKETS_S)
+        text = "How long a lease was held, until its release or its loss."
+        self.held = self._timed("held", text, LEASE_BUCKETS_S, "end")
+        self.guarded = self._timed("guarded", "How long a guarded transaction took.", BLOCK_BUCKETS_S, "outcome")
+
+    def _counted(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        return _children(Counter(f"fencelock_{name}", text, (*self._names, *labels), registry=self._registry))
+
+    def _timed(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+        names = (*self._names, *labels)
+        name = f"fencelock_{name}_seconds"
+        return _children(Histogram(name, text, names, registry=self._registry, buckets=buckets))
 
 
 def _children(metric: Metric) -> Callable[..., Metric]:

@@ -6,9 +6,8 @@ transaction that is already open is refused, because it may have read before the
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transaction
@@ -16,16 +15,14 @@ from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, transa
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import credential_of
 from fencelock._api.durations import Duration
-from fencelock._api.guard_core import check_unused
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
-from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection, unreachable_error
 from fencelock.integrations.django.reads import reads_checked, seal_noting
 from fencelock.integrations.django.rehearsing import REHEARSALS, rehearsal_scope, rehearsed, users_blocks
 from fencelock.integrations.django.urls import url_of
-from fencelock.integrations.fencing import COMMITTED, BlockEntry, Fencing, fencing_of
+from fencelock.integrations.fencing import COMMITTED, BlockEntry, Fencing, SyncFencedBlock, fencing_of
 
 
 def fenced(
@@ -60,36 +57,23 @@ def fenced(
     return DjangoFenced(alias, fencing.new_entry(), partial(_guarded, alias, fencing))
 
 
-class DjangoFenced(UncopyableBlock):
+class DjangoFenced(SyncFencedBlock):
     """The block of `with fenced(…)`, entered once."""
 
     def __init__(
         self, alias: str, entry: BlockEntry, begun: Callable[[Callable[[], None]], AbstractContextManager[None]]
     ) -> None:
+        super().__init__(entry)
         self._alias = alias
-        self._entry = entry
         self._begun = begun
-        self._stack = ExitStack()
-        self._is_used = False
 
     def __enter__(self) -> None:
-        check_unused(is_used=self._is_used)
-        self._is_used = True
+        self._use()
         with self._entry.asking():
             _check_idle(self._alias, self._entry.url)
         try:
             self._entry.begin()
             self._stack.enter_context(self._begun(self._entry.end))
-        except BaseException:
-            self._entry.end()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._stack.__exit__(kind, error, trace)
-            self._entry.end()
         except BaseException:
             self._entry.end()
             raise

@@ -7,7 +7,7 @@ which SQLAlchemy runs its own; it waits for a commit that has begun, also if its
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
@@ -17,12 +17,10 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.durations import Duration
-from fencelock._api.guard_core import check_unused
 from fencelock._api.once import Once
-from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.uncancelled import wait_to_the_end
 from fencelock.errors import ConfigError
-from fencelock.integrations.fencing import Fencing, fencing_of
+from fencelock.integrations.fencing import FencedBlock, Fencing, SyncFencedBlock, fencing_of
 from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection, unreachable_error
 from fencelock.integrations.sqlalchemy.units import CoreUnit, SessionUnit, Unit
 from fencelock.integrations.sqlalchemy.urls import url_of
@@ -77,25 +75,21 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
         raise mapped from error
 
 
-class _Block(UncopyableBlock, Generic[Target]):
+class _Block(FencedBlock, Generic[Target]):
     """One guarded block, entered once."""
 
     def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
+        super().__init__(fencing.new_entry())
         self._target = target
         self._unit = unit
         self._fencing = fencing
-        # Only the block refers to it, so that it ends with the block even if every other end of it is interrupted.
-        self._entry = fencing.new_entry()
-        self._stack = ExitStack()
-        self._is_used = False
 
     def _use(self) -> None:
-        check_unused(is_used=self._is_used)
-        self._is_used = True
+        super()._use()
         self._unit.check_idle()
 
 
-class Fenced(_Block[Target]):
+class Fenced(_Block[Target], SyncFencedBlock):
     """The block of `with fenced(…)`; yields the session or connection that was passed in."""
 
     def __enter__(self) -> Target:
@@ -108,16 +102,6 @@ class Fenced(_Block[Target]):
             self._entry.end()
             raise
         return self._target
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._stack.__exit__(kind, error, trace)
-            self._entry.end()
-        except BaseException:
-            self._entry.end()
-            raise
 
 
 class AsyncFenced(_Block[Target]):
