@@ -664,6 +664,8 @@ async def test_a_timeout_that_is_no_number_is_a_config_error(aio_source: fencelo
     async with aio_source.lock("a") as lease:
         with pytest.raises(fencelock.ConfigError, match="number of seconds"):
             await lease.lost.wait(timeout)
+        with pytest.raises(OverflowError, match=r"larger than threading.TIMEOUT_MAX"):
+            await lease.lost.wait(threading.TIMEOUT_MAX * 2)
 
 
 @pytest.mark.asyncio

@@ -383,6 +383,8 @@ def test_waiting_for_the_loss_ends_with_it(source: fencelock.Source) -> None:
     assert lease is not None
     assert lease.lost.wait(0.01) is False
     assert lease.lost.wait(-1) is False
+    with pytest.raises(OverflowError, match=r"larger than threading.TIMEOUT_MAX"):
+        lease.lost.wait(threading.TIMEOUT_MAX * 2)
     source.break_lock("a", reason="test")
     assert lease.lost.wait(30) is True
     assert lease.lost.wait() is True

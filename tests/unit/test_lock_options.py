@@ -11,7 +11,7 @@ import pytest
 
 import fencelock
 from fencelock._api import lock_options
-from fencelock._api.lock_options import check_lock_options, default_folder, resolve_url, waiting
+from fencelock._api.lock_options import check_lock_options, check_timeout, default_folder, resolve_url, waiting
 from fencelock.errors import ConfigError, UnknownSchemeError
 from fencelock.protocol.stores import Capabilities
 
@@ -53,7 +53,7 @@ def test_a_timeout_is_seconds_or_for_ever(timeout: float | None) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, math.inf, threading.TIMEOUT_MAX * 2, True, "1"])
 def test_another_timeout_is_refused_when_the_handle_is_made(timeout: Any) -> None:
-    with pytest.raises(ConfigError, match="timeout is seconds, 0 or more, or None"):
+    with pytest.raises(ConfigError, match=r"timeout is seconds, from 0 to \d{7,} \(threading.TIMEOUT_MAX\), or None"):
         options_of(timeout=timeout)
 
 
@@ -135,6 +135,8 @@ def test_what_threading_refuses_as_overflow_is_one_here(timeout: float) -> None:
         threading.Lock().acquire(True, timeout)
     with pytest.raises(OverflowError):
         waiting(True, timeout, None)
+    with pytest.raises(OverflowError, match=r"larger than threading.TIMEOUT_MAX"):
+        check_timeout(timeout)
 
 
 # --- which source ---------------------------------------------------------------------------------

@@ -220,7 +220,8 @@ class Lost(BaseLost):
     def wait(self, timeout: Duration | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
-        False: it was released, or the timeout passed.
+        False: it was released, or the timeout passed. None waits until the lease is over; OverflowError above
+        threading.TIMEOUT_MAX.
         """
         timeout_s = check_timeout(timeout)
         # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler

@@ -51,7 +51,10 @@ def check_lock_options(
     check_lock_name(name)
     timeout_s: float | None = in_seconds(timeout)
     if timeout_s is not None and not (is_number(timeout_s) and 0 <= timeout_s <= threading.TIMEOUT_MAX):
-        raise ConfigError(f"lock {name!r}: timeout is seconds, 0 or more, or None to wait for ever; not {timeout!r}")
+        raise ConfigError(
+            f"lock {name!r}: timeout is seconds, from 0 to {threading.TIMEOUT_MAX:.0f} (threading.TIMEOUT_MAX), or "
+            f"None to wait for ever; not {timeout!r}"
+        )
     if holder is not None:
         check_holder(holder)
     if on_lost is not None and not callable(on_lost):
@@ -100,16 +103,18 @@ def waiting(blocking: bool, timeout: Duration | None, default_ms: int | None) ->
             f"timeout must be a non-negative number of seconds, -1 for the handle's own, or None to wait for ever; not "
             f"{timeout!r}"
         )
-    if timeout_s > threading.TIMEOUT_MAX:
-        raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
     return True, _as_ms(timeout_s)
 
 
 def check_timeout(timeout: object) -> float | None:
-    """Return the timeout in seconds, or None to wait without a bound; ConfigError for anything else."""
+    """Return the timeout in seconds, or None to wait without a bound; ConfigError if it is no number, OverflowError if
+    it is above threading.TIMEOUT_MAX.
+    """
     timeout_s: float | None = in_seconds(timeout)
     if timeout_s is not None and not is_number(timeout_s):
         raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
+    if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
+        raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
     return timeout_s
 
 
