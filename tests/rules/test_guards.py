@@ -1,5 +1,6 @@
 """The rules G1, G2, G3, G5 and G7 on a SQLite file: what a guard admits, and when."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -34,6 +35,25 @@ from tests.support.guards import (
 )
 
 pytestmark = pytest.mark.reduced
+
+
+def test_guards_of_many_entities_share_their_connections_hooks_and_independence(file: Path) -> None:
+    """Each entity has its own mark and lock; a thousand guards that are kept have the connection of one."""
+    seen: list[Event] = []
+    hooks = Hooks(on_sealed=seen.append)
+    guard = fencelock.guard(url_of(file), resource="orders", lock="orders", independent=True, hooks=hooks)
+    entities = [guard.for_resource(f"order:{number}", lock=f"lock:{number}") for number in range(3)]
+    for entity in entities:
+        write(entity, HandmadeLease(5, lock=entity.lock), 7)
+    opened = [os.readlink(one.path) for one in os.scandir("/proc/self/fd") if os.path.lexists(one.path)]
+    assert opened.count(str(file)) == 1
+    assert [event.resource for event in seen] == ["order:0", "order:1", "order:2"]
+    both = HandmadeLease(6, lock="lock:0")
+    with entities[0].transaction(both):
+        pass
+    entities[0].for_resource("after a read", lock="lock:0").seal(both)
+    with pytest.raises(WrongLockError):
+        entities[1].seal(both)
 
 
 # --- G1: admit -----------------------------------------------------------------------------------------------------

@@ -235,6 +235,28 @@ def test_a_task_cancelled_in_its_block_writes_nothing_and_one_at_its_end_is_comm
     asyncio.run(work())
 
 
+def test_guards_of_many_entities_share_their_connections(guarded: Guarded) -> None:
+    numbers: list[Any] = []
+    names = [f"order:{number}" for number in range(3)]
+    guard = guarded.guard()
+    entities = [guard.for_resource(name, lock=name) for name in names]
+    for entity in entities:
+        with entity.transaction(HandmadeLease(5, lock=entity.lock)) as native:
+            numbers.append(guarded.sql.number_of(native))
+        del native
+
+    async def work(entities: list[Any]) -> None:
+        for entity in entities:
+            async with entity.transaction(HandmadeLease(6, lock=entity.lock)) as native:
+                numbers.append(guarded.sql.number_of(native))
+            del native
+
+    async_guard = guarded.async_guard()
+    asyncio.run(work([async_guard.for_resource(name, lock=name) for name in names]))
+    assert [numbers.count(number) for number in dict.fromkeys(numbers)] == [3, 3]
+    assert [entity.mark().token for entity in entities] == [6, 6, 6]
+
+
 def test_a_guard_serves_several_loops_one_after_the_other(guarded: Guarded) -> None:
     guard, lease = guarded.async_guard(), HandmadeLease(5)
 

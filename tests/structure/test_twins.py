@@ -13,7 +13,7 @@ TWIN_PREFIX = "Async"
 FUNCTIONS = ("connect", "guard")
 
 WITHOUT_IO = {
-    "Guard": {"check", "rebuilding", "transaction"},
+    "Guard": {"check", "for_resource", "rebuilding", "transaction"},
     "Lease": {"cancel_on_lost", "check_valid", "enter_guarded", "leave_guarded", "leave_inner_block", "release_soon"}
     | {"remaining"},
     "Lock": {"guarded", "leased"},

@@ -3,9 +3,12 @@
 Promise: making one opens nothing; a guard is never copied.
 """
 
+from typing import Self
+
 from fencelock._api.advice import MADE_BY_GUARD, advised
 from fencelock._api.guard_core import GuardCore
 from fencelock._api.uncopyable import Uncopyable
+from fencelock._api.validation import scope_at
 from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError
 from fencelock.hooks import Hooks, check_hooks
@@ -21,6 +24,16 @@ class BaseGuard(Uncopyable):
     @advised({}, MADE_BY_GUARD)
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         self._core = GuardCore(store, scope, check_hooks(hooks))
+
+    def for_resource(self, resource: str, *, lock: str) -> Self:
+        """Return a guard of another resource and lock at this one's URL; both use the same connections.
+
+        For programs with a resource for each entity: `fencelock.guard` makes a guard with connections of its own. The
+        new guard has this one's hooks, and is independent if this one is.
+        """
+        core = self._core
+        scope = scope_at(core.store, resource, None, lock, independent=core.scope.is_independent)
+        return type(self)(core.store, scope, core.hooks)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} resources={list(self.resources)!r} lock={self.lock!r}>"
