@@ -10,8 +10,10 @@ one sentence that says what it needs. Never: another module that asks for the sy
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from fencelock.errors import UnsupportedError
 
@@ -31,6 +33,21 @@ def at_fork(**handlers: Callable[[], object]) -> None:
     register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
     if register is not None:
         register(**handlers)
+
+
+class RenewsAfterFork(Protocol):
+    """An object that a forked child begins anew, because threads of the parent may have held its locks."""
+
+    def renew_after_fork(self) -> None:
+        """Begin anew; called in the child before any of its threads can use the object."""
+
+
+def renew_after_fork(renewed: RenewsAfterFork) -> None:
+    """Have each forked child call the object's `renew_after_fork`, as long as there is the object.
+
+    A comparison of process ids in each method would not do: two threads of the child may come at the same time.
+    """
+    _RENEWED.add(renewed)
 
 
 def is_root() -> bool:
@@ -101,3 +118,12 @@ class Notification:
         self._reader = self._writer = -1
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _after_fork_in_child() -> None:
+    for renewed in list(_RENEWED):
+        renewed.renew_after_fork()
+
+
+_RENEWED: "weakref.WeakSet[RenewsAfterFork]" = weakref.WeakSet()
+at_fork(after_in_child=_after_fork_in_child)

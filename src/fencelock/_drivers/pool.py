@@ -5,11 +5,11 @@ expensive for the store, no more than it declares are open at a time, and a thre
 SourceUnavailableError. There is no other lock here that a signal handler or a fork could find taken.
 """
 
-import os
 import weakref
 from collections import deque
 from queue import Empty, SimpleQueue
 
+from fencelock._platform import renew_after_fork
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.source_requests import SourceReply, SourceRequest
 from fencelock.protocol.stores import SourceConnection, SourceStore
@@ -62,11 +62,11 @@ class BoundedPool(Pool):
     def __init__(self, store: SourceStore, request_timeout_s: float, limit: int) -> None:
         super().__init__(store, request_timeout_s)
         self._limit = limit
-        self._reset()
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def _reset(self) -> None:
-        # In a forked child: the parent's threads that had a connection do not exist here to give it back.
-        self._process_id = os.getpid()
+    def renew_after_fork(self) -> None:
+        """Have all permits: the parent's threads that had a connection do not exist in a child to give it back."""
         # A semaphore in C: a signal handler may release it while the same thread is in release().
         self._permits: SimpleQueue[_Permit] = SimpleQueue()
         for _ in range(self._limit):
@@ -74,8 +74,6 @@ class BoundedPool(Pool):
 
     def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request once a connection is free; SourceUnavailableError after the timeout."""
-        if self._process_id != os.getpid():
-            self._reset()
         permits = self._permits
         try:
             permit = permits.get(timeout=self._request_timeout_s)

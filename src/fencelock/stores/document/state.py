@@ -2,15 +2,15 @@
 
 Promise: a claim that ended in this process, or was written once and is gone from its lock's document, is never granted
 again (H4). A write whose reply was lost is told apart from one that never arrived by the version that it was to
-replace. A source that went back is refused (T7). Nothing of a parent's is used in a forked child but what cannot harm:
-its claims are the parent's, and locks that a thread of the parent held are made anew.
+replace. A source that went back is refused (T7). A forked child forgets its parent's claims and sightings, and makes
+new locks, since a thread of the parent may have held the old ones.
 """
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fencelock._platform import renew_after_fork
 from fencelock.errors import SourceError
 from fencelock.model import MAX_TOKEN
 from fencelock.stores.document.layout import Entry, SourceDocument
@@ -56,19 +56,15 @@ class DocumentState:
         self.longest_wait_ms = longest_wait_ms
         self.random = random.random
         self.identity = SourceIdentity(url)
-        self._forget()
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def _forget(self) -> None:
-        self._process_id = os.getpid()
+    def renew_after_fork(self) -> None:
+        """Forget the claims and sightings of the parent, and the locks that its threads may have held."""
         self.sightings = Sightings()
         self.ended = EndedClaims()
         self.own: dict[str, OwnClaim] = {}
         self.place_due_ms: int | None = None
-
-    def enter(self) -> None:
-        """Begin a request: in a forked child, forget the parent's claims."""
-        if self._process_id != os.getpid():
-            self._forget()
 
     def now_ms(self) -> int:
         """Return this process's time, rounded down."""

@@ -137,7 +137,6 @@ class AsyncDocumentConnection:
 
 
 def _operations(state: DocumentState, request: Any) -> Operations[ask.SourceReply]:
-    state.enter()
     return OPERATIONS[type(request)](state, hash_claims(request))
 
 

@@ -12,6 +12,7 @@ import select
 import threading
 import time
 
+from fencelock._platform import renew_after_fork
 from fencelock._threads import BackgroundThread
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.model import digest_of_claim
@@ -53,10 +54,11 @@ class PostgresListener:
 
     def __init__(self, info: PostgresConnectionInfo) -> None:
         self._info = info
-        self._reset()
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def _reset(self) -> None:
-        self._process_id = os.getpid()
+    def renew_after_fork(self) -> None:
+        """Begin without channels: a forked child has no listening thread, and may have inherited a locked mutex."""
         self._name = "fencelock_" + os.urandom(8).hex()
         self._mutex = threading.RLock()
         self._channels: dict[str, EventWakeup] = {}
@@ -66,17 +68,10 @@ class PostgresListener:
     @property
     def name(self) -> str:
         """The NOTIFY channel on which this process listens."""
-        self._reset_in_child()
         return self._name
-
-    def _reset_in_child(self) -> None:
-        # A forked child has no listening thread, and may have inherited a locked mutex.
-        if self._process_id != os.getpid():
-            self._reset()
 
     def channel(self, claim: str) -> EventWakeup:
         """Open the channel of a waiting claim."""
-        self._reset_in_child()
         digest = digest_of_claim(claim)
         channel = PostgresWakeup(self, digest)
         with self._mutex:
@@ -86,7 +81,6 @@ class PostgresListener:
 
     def start(self) -> None:
         """Start the thread if it has something to do, and does not run; never raises."""
-        self._reset_in_child()
         with self._mutex:
             if self._channels and not self._is_useless:
                 try:
@@ -96,9 +90,8 @@ class PostgresListener:
 
     def forget(self, digest: str) -> None:
         """Remove a channel."""
-        if self._process_id == os.getpid():
-            with self._mutex:
-                self._channels.pop(digest, None)
+        with self._mutex:
+            self._channels.pop(digest, None)
 
     # --- the thread -------------------------------------------------------------------------------
     def _serve(self) -> None:

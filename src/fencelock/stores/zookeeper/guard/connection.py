@@ -6,7 +6,6 @@ request waits REQUEST_TIMEOUT_S at most; if it is interrupted and only reads, it
 answers about a node is returned or raised as kazoo's own error.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from kazoo.exceptions import NoNodeError, ZookeeperError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL
 
+from fencelock._platform import renew_after_fork
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator
@@ -49,12 +49,12 @@ class ZooKeeperGuardClient:
         self._client: ZooKeeperClient | None = None
         self._session_ms = SESSION_TICKS * info.tick_ms
         self._heard_ms = boottime_ms()
-        self._reset()
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def _reset(self) -> None:
-        self._process_id = os.getpid()
-        # A new lock: a forked child may find the old one taken by a thread that the child does not have. It is held
-        # while the session opens, so that two threads do not open two.
+    def renew_after_fork(self) -> None:
+        """Make a new lock: a forked child may find the old one taken by a thread that the child does not have."""
+        # It is held while the session opens, so that two threads do not open two.
         self._opening = threading.Lock()
 
     @property
@@ -162,8 +162,6 @@ class ZooKeeperGuardClient:
         return found
 
     def _connected(self) -> ZooKeeperClient:
-        if self._process_id != os.getpid():
-            self._reset()
         with self._opening:
             if self._client is None or not FORKS.is_ours(self._client):
                 self._client = open_client(self._info, self._session_ms, REQUEST_TIMEOUT_S)

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from fencelock._platform import renew_after_fork
 from fencelock.errors import SourceUnavailableError
 from fencelock.stores.ended_claims import EndedClaims
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
@@ -76,27 +77,23 @@ class ZooKeeperSessions:
 
     def __init__(self, info: ZooKeeperConnectionInfo) -> None:
         self._info = info
-        self._reset()
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def _reset(self) -> None:
+    def renew_after_fork(self) -> None:
+        """Begin without sessions: those of the parent are its own."""
         self._of_process = _ProcessSessions()
         # The finalizer does not refer to this object, so the sessions end when nothing refers to the source.
         weakref.finalize(self, self._of_process.close)
 
     @property
-    def _current(self) -> _ProcessSessions:
-        if self._of_process.process_id != os.getpid():
-            self._reset()
-        return self._of_process
-
-    @property
     def ended(self) -> EndedClaims:
         """The ended claims of this process."""
-        return self._current.ended
+        return self._of_process.ended
 
     def for_ttl(self, ttl_ms: int, request_timeout_s: float, *, may_wait: bool = True) -> ZooKeeperSession:
         """Return the session of a ttl, connected; SourceUnavailableError if that takes too long."""
-        session = self._current.by_ttl.get(ttl_ms)
+        session = self._of_process.by_ttl.get(ttl_ms)
         if session is None or not session.is_usable():
             session = self._open(ttl_ms, min(request_timeout_s, MAX_OPEN_S if may_wait else MAX_TRY_S))
         session.wait_connected(request_timeout_s)
@@ -104,7 +101,7 @@ class ZooKeeperSessions:
 
     def _open(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
         """Open the session of a ttl, in place of an existing one that is not usable."""
-        current = self._current
+        current = self._of_process
         with current.opening:
             session = current.by_ttl.get(ttl_ms)
             if session is not None and session.is_usable():
@@ -129,7 +126,7 @@ class ZooKeeperSessions:
 
     def open_sessions(self) -> list[ZooKeeperSession]:
         """Return the open sessions."""
-        return list(self._current.by_ttl.values())
+        return list(self._of_process.by_ttl.values())
 
     def find_claim(self, digest: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
         """Return the session and the queue entry of a claim; None if it has none."""
@@ -141,7 +138,7 @@ class ZooKeeperSessions:
 
     def add_user(self) -> Callable[[], None]:
         """Count a connection that may acquire; return the function that ends its use."""
-        current = self._current
+        current = self._of_process
         with current.mutex:
             current.users += 1
 
@@ -154,7 +151,7 @@ class ZooKeeperSessions:
 
     def close_if_idle(self) -> None:
         """Close the sessions, if no connection uses them and no claim is left."""
-        current = self._current
+        current = self._of_process
         if not current.users:
             with current.mutex:
                 is_idle = not any(session.entries for session in current.by_ttl.values())
