@@ -20,7 +20,7 @@ from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S, SyncDriver
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.protocol.source_requests import Acquire, Draw, Listen, Now, Purge, Wait
-from tests.support.helpers import wait_until, wait_until_async
+from tests.support.helpers import DEADLINE_S, wait_until, wait_until_async
 from tests.unit.fakes import FakeSource
 
 pytestmark = pytest.mark.reduced
@@ -283,6 +283,20 @@ def test_a_closed_pool_says_so_and_closes_what_comes_back_later() -> None:
     assert source.connections[0].is_closed
     with pytest.raises(ConfigError, match="was closed: connect"):
         pool.perform(Purge())
+
+
+@pytest.mark.asyncio
+async def test_the_loop_goes_on_while_a_connection_that_was_used_in_a_thread_is_closed() -> None:
+    """Its end may wait for a server."""
+    source, went_on = FakeSource(lambda request: None), threading.Event()
+    driver = AsyncDriver(source)
+    await driver.in_thread(lambda: driver._pool.perform(Purge()))
+    (connection,) = source.connections
+    ended: list[bool] = []
+    connection.close = lambda: ended.append(went_on.wait(DEADLINE_S))  # type: ignore[method-assign]
+    asyncio.get_running_loop().call_soon(went_on.set)
+    await driver.close()
+    assert ended == [True]
 
 
 # --- the interpreter's end ------------------------------------------------------------------------

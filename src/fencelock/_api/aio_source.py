@@ -69,10 +69,7 @@ class AsyncSource(BaseSource):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Leases that are still held go on being renewed until they are released.
-
-        At ZooKeeper this blocks the loop until the servers have answered, for a second at most for each ttl in use.
-        """
+        """Close the connections. Leases that are still held go on being renewed until they are released."""
         await self._driver.close()
 
     @advised(LOCK_WORDS)

@@ -76,9 +76,14 @@ class Threads:
             self._process_id = os.getpid()
         return self._executor
 
+    @property
+    def are_running(self) -> bool:
+        """Whether this process has used them."""
+        return self._executor is not None and self._process_id == os.getpid()
+
     def close(self) -> None:
         """Let the threads end after their current work."""
-        if self._executor is not None and self._process_id == os.getpid():
+        if self._executor is not None and self.are_running:
             self._executor.shutdown(wait=False)
         self._executor = None
 
@@ -159,9 +164,14 @@ class AsyncDriver:
         return await self._threads.run(function, *arguments)
 
     async def close(self) -> None:
-        """Close the connections."""
-        self._pool.close()
-        self._threads.close()
+        """Close the connections; in a thread those that were used in threads, for their end may wait for a server."""
+        try:
+            if self._threads.are_running:
+                await self._threads.run(self._pool.close)
+            else:
+                self._pool.close()
+        finally:
+            self._threads.close()
 
 
 async def _wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsStopped | None) -> bool:

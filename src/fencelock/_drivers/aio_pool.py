@@ -46,8 +46,10 @@ class AsyncPool:
             connections.free.release()
 
     def _on_a_new_loop(self) -> _Connections:
-        for loop in [loop for loop in self._of_loop if loop.is_closed()]:
-            _close(self._of_loop.pop(loop))
+        # A list first: the loops of other threads come and go meanwhile, and two threads may find the same one closed.
+        for loop in [loop for loop in list(self._of_loop) if loop.is_closed()]:
+            if (closed := self._of_loop.pop(loop, None)) is not None:
+                _close(closed)
         return self._of_loop.setdefault(asyncio.get_running_loop(), _Connections(self._limit))
 
     async def _perform(self, request: SourceRequest, idle: deque[AsyncSourceConnection]) -> SourceReply:
@@ -71,7 +73,7 @@ class AsyncPool:
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""
         self._is_closed = True
-        for connections in self._of_loop.values():
+        for connections in list(self._of_loop.values()):
             _close(connections)
 
 

@@ -109,7 +109,8 @@ class _NativeClients:
         loop = asyncio.get_running_loop()
         if (found := self._of_loop.get(loop)) is None:
             made = await self._make_async()
-            for closed in [other for other in self._of_loop if other.is_closed()]:
+            # A list first: the loops of other threads come and go meanwhile.
+            for closed in [other for other in list(self._of_loop) if other.is_closed()]:
                 self._of_loop.pop(closed, None)
             # If two tasks make one at a time, the second one's is dropped: it has opened nothing.
             found = self._of_loop.setdefault(loop, _LoopClient(made))
