@@ -5,6 +5,7 @@ nothing was done, and what to raise. One thread at a time serves, also if an exc
 start whose thread began after all.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,8 +40,7 @@ class BackgroundThread:
         with self._mutex:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(serve,), name=self._name, daemon=True)
-                with mapping_start_failures():
-                    thread.start()
+                start_thread(thread)
                 self._thread = thread
 
     def end(self) -> None:
@@ -66,13 +66,20 @@ class BackgroundThread:
             self.end()
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; SourceUnavailableError if it cannot be started."""
+    with mapping_start_failures():
+        if sys.is_finalizing():
+            raise RuntimeError(_AT_EXIT)  # Python 3.11 would wait for ever until it runs.
+        thread.start()
+
+
 def check_can_start() -> None:
     """Raise SourceUnavailableError if no thread can be started now.
 
     For client libraries that end the whole process if they cannot start theirs.
     """
-    with mapping_start_failures():
-        threading.Thread(target=do_nothing, name="fencelock-check", daemon=True).start()
+    start_thread(threading.Thread(target=do_nothing, name="fencelock-check", daemon=True))
 
 
 def do_nothing() -> None:

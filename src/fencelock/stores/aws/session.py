@@ -6,7 +6,8 @@ the configuration say, because a conditional write that is repeated refuses itse
 caller expects are values; every other error becomes a FencelockError whose `definite` is correct. The URL alone names
 the server: an endpoint in the environment or in a configuration file is not used. A forked child uses clients
 of its own, and never touches its parent's, which it keeps for that reason.
-Never: botocore called in the main thread if another can be started, see `stores/main_thread.py`; a credential shown.
+Never: botocore called in a thread of the program's if a helper can be started, see `stores/helper_threads.py`; a
+credential shown.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from fencelock.errors import MissingDependencyError
 from fencelock.stores.aws.errors import code_of, map_error, map_setup_error, message_of
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.errors import raise_mapped
-from fencelock.stores.main_thread import outside_main_thread
+from fencelock.stores.helper_threads import in_helper_thread
 
 MAX_CONNECTIONS = 1000
 """That one client keeps open, as many as there were calls at a time."""
 MAX_CONNECT_S = 2.0
 """The longest attempt to connect to one address."""
 MAX_TIMEOUTS = 10
-"""So many times its timeout the main thread waits: each address, and each part of a long reply, has its own."""
+"""So many times its timeout a call is awaited: each address, and each part of a long reply, has its own."""
 _BODY = "Body"
 _LOADER = Loader()
 """Reads the descriptions of the services, once in a process: one takes 0.1 s."""
@@ -168,7 +169,7 @@ class AwsClient:
 
     def call(self, call: Call) -> Reply:
         """Send one request and return the reply; raise a FencelockError if there is none."""
-        return outside_main_thread(partial(self._call, call), MAX_TIMEOUTS * self._request_timeout_s)
+        return in_helper_thread(partial(self._call, call), MAX_TIMEOUTS * self._request_timeout_s)
 
     def _call(self, call: Call) -> Reply:
         info = self._info

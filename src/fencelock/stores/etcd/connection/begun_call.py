@@ -14,7 +14,7 @@ import grpc
 from fencelock._threads import do_nothing
 from fencelock.stores.etcd.connection.channels import EtcdAttempt, EtcdChannel, EtcdChannels
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.main_thread import outside_main_thread
+from fencelock.stores.helper_threads import in_helper_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class EtcdBegunCall:
         self._failure: tuple[grpc.StatusCode, str] | None = None
         self.is_over = False
         self._notify: Callable[[], object] = do_nothing
-        outside_main_thread(partial(self._begin, attempt))
+        in_helper_thread(partial(self._begin, attempt))
 
     def _begin(self, attempt: EtcdAttempt) -> None:
         self._under_way = GATE.enter()
@@ -109,7 +109,7 @@ class EtcdBegunCall:
 
     def cancel(self) -> None:
         """End the call, without waiting for that."""
-        outside_main_thread(self._future.cancel)
+        in_helper_thread(self._future.cancel)
 
     def _result(self) -> Any:
         if self._failure is not None:

@@ -24,7 +24,7 @@ from fencelock._threads import check_can_start, is_start_failure, start_problem
 from fencelock.errors import ConfigError, OutcomeUnknownError
 from fencelock.stores.etcd.connection.forks import GATE
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
-from fencelock.stores.main_thread import outside_main_thread
+from fencelock.stores.helper_threads import in_helper_thread
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 _OPTIONS = (
@@ -161,7 +161,7 @@ class EtcdChannels:
 
 def _discard(end: list[Callable[[], None]]) -> None:
     _DISCARDED.extend(end)
-    outside_main_thread(_close_discarded)
+    in_helper_thread(_close_discarded)
 
 
 def _close_discarded() -> None:

@@ -35,7 +35,7 @@ from fencelock.stores.etcd.connection.channels import (
 from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
 from fencelock.stores.etcd.connection.forks import GATE
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
-from fencelock.stores.main_thread import outside_main_thread
+from fencelock.stores.helper_threads import in_helper_thread
 
 _NEEDS_LEADER = ("hasleader", "true")
 """etcd ends a stream with this header when its member has lost the leader, and so no longer sees all changes."""
@@ -119,7 +119,7 @@ class EtcdClient:
         return self._channels.begin(self._member, start)[1]
 
     def _try(self, attempt: EtcdAttempt) -> Any:
-        return outside_main_thread(partial(self._call, attempt))
+        return in_helper_thread(partial(self._call, attempt))
 
     def _call(self, attempt: EtcdAttempt) -> Any:
         under_way = GATE.enter()

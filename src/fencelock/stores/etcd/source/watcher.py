@@ -24,7 +24,7 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.errors import map_error
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.main_thread import outside_main_thread
+from fencelock.stores.helper_threads import in_helper_thread
 
 logger = logging.getLogger("fencelock")
 RETRY_S = 0.1
@@ -122,7 +122,7 @@ class Watcher:
         """Open the stream again, at the member that single calls use now."""
         call = self._call
         if call is not None:
-            outside_main_thread(call.cancel)
+            in_helper_thread(call.cancel)
 
     def close(self) -> None:
         """End the stream if there are no watches."""

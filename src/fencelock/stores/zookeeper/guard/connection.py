@@ -2,13 +2,14 @@
 
 Promise: the first request opens the session; a forked child opens its own, and so does the next request after the
 servers could not be reached in time. A mark is read after a `sync`, so the value is never older than the request. A
-request waits REQUEST_TIMEOUT_S at most; if it is interrupted and only reads, its error is definite. What ZooKeeper
-answers about a node is returned or raised as kazoo's own error.
+request waits REQUEST_TIMEOUT_S at most, in a helper thread; if it is cut off and only reads, its error is definite.
+What ZooKeeper answers about a node is returned or raised as kazoo's own error.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
@@ -21,6 +22,7 @@ from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Finish
 from fencelock.stores.errors import raise_mapped
+from fencelock.stores.helper_threads import in_helper_thread
 from fencelock.stores.optimistic.stored_values import StoredValue
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, open_client
 from fencelock.stores.zookeeper.connection.errors import (
@@ -36,6 +38,8 @@ from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec, ZooKeepe
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 
 REQUEST_TIMEOUT_S = 5.0
+MAX_REQUEST_S = 4 * REQUEST_TIMEOUT_S
+"""How long a request is awaited, and the session that it opens first."""
 SESSION_TICKS = 10
 """How long the servers keep a session that they do not hear from: it holds nothing, so any time will do."""
 _CUT_OFF = (*OUTCOME_UNKNOWN, ZooKeeperTimeoutError)
@@ -151,6 +155,9 @@ class ZooKeeperGuardClient:
 
     def _send(self, ask: Callable[[ZooKeeperClient], list[Any]], *, is_write: bool = False) -> list[Any]:
         """Send requests together, in order, and return the answer of each."""
+        return in_helper_thread(partial(self._send_here, ask, is_write), MAX_REQUEST_S)
+
+    def _send_here(self, ask: Callable[[ZooKeeperClient], list[Any]], is_write: bool) -> list[Any]:
         client = self._connected()
         try:
             found = answers(ask(client), REQUEST_TIMEOUT_S)

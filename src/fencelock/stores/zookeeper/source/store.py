@@ -5,11 +5,13 @@ claim whose turn comes is granted only in a session that the leader confirmed so
 session holds all locks of one ttl in a process; one beat (`sync` and a read of the source's record) renews them, and
 each held node is watched. The time left is counted from what the leader surely knew of the session, not from the last
 reply.
+A request runs in a helper thread, because an exception from outside would leave kazoo's locks taken.
 Never: a schema made without `install`; an ended claim forgotten while its node may still be created; a claim or a proof
 beyond this module: what is below knows digests only.
 """
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fencelock.model import Finding, digest_of_claim
@@ -17,6 +19,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.errors import unsupported
 from fencelock.stores.hashed_claims import hash_claims, restore_claims
+from fencelock.stores.helper_threads import in_helper_thread
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.wakeup import EventWakeup
 from fencelock.stores.zookeeper.connection.url import parse_url
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 MIN_TICKS = 4
 MIN_TTL_MS = 1000
 MAX_TTL_MS = 86_400_000
+MAX_TIMEOUTS = 10
+"""So many times its timeout a request is awaited: it has several parts, each with a timeout of its own."""
 
 
 class ZooKeeperSource:
@@ -104,9 +109,20 @@ class ZooKeeperConnection:
         self._store = store
         self._remove_user: Callable[[], None] | None = None
         self._process_id = 0
+        self._is_closed = False
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
+        return in_helper_thread(partial(self._perform_here, request), MAX_TIMEOUTS * self._request_timeout_s)
+
+    def _perform_here(self, request: Any) -> ask.SourceReply:
+        try:
+            return self._perform(request)
+        finally:
+            if self._is_closed:  # By a caller who was interrupted, and did not wait for the end.
+                self.close()
+
+    def _perform(self, request: Any) -> ask.SourceReply:
         # First, so that no decision below counts a claim of this process that has expired.
         remove_overdue(self._sessions, self._request_timeout_s)
         if isinstance(request, ask.Renew):
@@ -137,6 +153,7 @@ class ZooKeeperConnection:
 
     def close(self) -> None:
         """End this connection's use of the sessions; the last user closes them, once no claim is left on them."""
+        self._is_closed = True
         remove_user, self._remove_user = self._remove_user, None
         if remove_user is not None:
             remove_user()
