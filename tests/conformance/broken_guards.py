@@ -3,13 +3,15 @@
 Each is a session of a target in memory in which one method, or one decision of the flows, is changed.
 """
 
+import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.tenure import Tenure
-from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError, WrongLockError
+from fencelock.errors import SealLostError, SourceUnavailableError, StaleTokenError, TokenCollisionError, WrongLockError
 from fencelock.model import one_way
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import check_plausible
@@ -67,6 +69,19 @@ class OneReplyBehind(OneConnectionForAll):
         self.replies = getattr(self, "replies", deque())
         self.replies.append(super().perform(request))
         return self.replies.popleft()
+
+
+class ThreadForEver(OneConnectionForAll):
+    """A thread that did not start at once is believed to run, and nobody starts it again."""
+
+    def perform(self, request):
+        if not hasattr(self, "thread"):
+            self.thread = threading.Thread(target=int)
+            with suppress(RuntimeError):
+                self.thread.start()
+        if self.thread.ident is None:
+            raise SourceUnavailableError("the thread does not answer")
+        return super().perform(request)
 
 
 class MarkPerRow(PatientSession):
@@ -566,6 +581,7 @@ BROKEN_GUARDS = (
     (DoubtsPurged, "test_old_results_are_purged_and_no_others"),
     (OneConnectionForAll, "test_a_kept_connection_writes_in_no_later_block"),
     (OneReplyBehind, "test_an_interrupted_block_leaves_the_next_one_in_order"),
+    (ThreadForEver, "test_a_block_succeeds_once_threads_start_again"),
 )
 """Each broken guard, and a check that must reject it."""
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from fencelock.errors import FencelockError, GuardError
+from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.testing.conformance.faults import failing_starts
 from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from fencelock.testing.conformance.rig import refusal, require
@@ -15,6 +16,8 @@ from fencelock.testing.runners import REQUEST_TIMEOUT_S, sync_guard
 
 A_MOMENT_S = 0.2
 """How long a second block may try to end before the first one does."""
+MAX_FAILED_STARTS = 20
+"""Errors in a row after which a block must succeed: each kind of thread fails to start once only."""
 
 
 class KeepingChecks(GuardRig):
@@ -129,6 +132,18 @@ class KeepingChecks(GuardRig):
             if not interruption.has_come:
                 require(place, "the attribute interrupted_files names files through which a guarded block goes")
                 return
+
+    def test_a_block_succeeds_once_threads_start_again(self) -> None:
+        """H10: every kind of thread fails to start once. A block may raise SourceUnavailableError, if nothing was done,
+        or OutcomeUnknownError; the one that is tried again is committed.
+        """
+        guard, lease = self.guard(), self.sequencer(5)
+        with failing_starts() as faults:
+            for _ in range(MAX_FAILED_STARTS):
+                with suppress(SourceUnavailableError, OutcomeUnknownError):
+                    self.write(guard, lease, "written")
+                    break
+        require(self.value() == "written", f"H10: a block is committed after threads did not start: {faults.failed}")
 
     def _write_in_order(self, guard: Any, lease: Any, value: str) -> None:
         rule = "G11: the block after an interrupted one is in order"

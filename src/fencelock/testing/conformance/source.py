@@ -1,5 +1,6 @@
 """The conformance kit for sources: subclass it in a test module, give it a fresh source, and run pytest."""
 
+from fencelock.testing.conformance.claims import ClaimChecks
 from fencelock.testing.conformance.leases import LeaseChecks
 from fencelock.testing.conformance.names import NameChecks
 from fencelock.testing.conformance.proofs import LeaseProofChecks
@@ -9,7 +10,7 @@ from fencelock.testing.conformance.waiting import TurnChecks
 from fencelock.testing.runners import AsyncRunner
 
 
-class SourceConformance(TokenChecks, LeaseChecks, LeaseProofChecks, StartChecks, NameChecks):
+class SourceConformance(TokenChecks, LeaseChecks, ClaimChecks, LeaseProofChecks, StartChecks, NameChecks):
     """Check every rule that a source of tokens can break, through the sync driver.
 
     class TestMySource(SourceConformance):
