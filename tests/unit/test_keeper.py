@@ -23,7 +23,7 @@ from fencelock._keeper.keeper import (
     Keeper,
     Wake,
 )
-from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
+from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import (
     LeaseExpiredError,
     LeaseLostError,
@@ -188,6 +188,21 @@ def test_the_loss_of_one_lease_is_not_the_others(stage: Stage) -> None:
     stage.source.answer = lambda request: Renewed({"c2": TTL_MS}, {"c1": "broken"})
     stage.look(BEAT_MS)
     assert (lost.record.state, kept.record.state) == (LOST, HELD)
+
+
+def test_h2_the_doubt_about_one_lease_is_not_the_others(stage: Stage) -> None:
+    doubted, kept = stage.hold("c1"), stage.hold("c2")
+    stage.look(0)
+    stage.source.answer = lambda request: Renewed({"c2": TTL_MS}, {}, frozenset({"c1"}))
+    stage.look(BEAT_MS)
+    assert (doubted.record.state, kept.record.state) == (HELD, HELD)
+    assert kept.record.deadline_ms > doubted.record.deadline_ms
+    asked = len(stage.source.requests(Renew))
+    stage.look(BEAT_MS // 4)
+    assert len(stage.source.requests(Renew)) == asked + 1, "it is asked again soon"
+    while stage.clock.ms < START_MS + TTL_MS - MARGIN_MS:
+        stage.look(500)
+    assert (doubted.record.state, kept.record.state) == (EXPIRED, HELD)
 
 
 @pytest.mark.parametrize("error", [SourceUnavailableError("busy"), OutcomeUnknownError("lost"), ZeroDivisionError()])
@@ -533,6 +548,45 @@ def test_renewals_come_between_many_abandoned_claims(stage: Stage) -> None:
     assert holding.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
     stage.look(0)
     assert len(stage.source.requests(Release)) == 3 * MAX_ABANDONED_AT_ONCE
+
+
+def test_h2_renewals_come_between_abandoned_claims_of_a_slow_source(stage: Stage) -> None:
+    """64 releases of half a second each would take longer than the lease."""
+    holding, slow = stage.hold(), FakeSource()
+
+    def answer_slowly(request: Any) -> Any:
+        stage.clock.pass_ms(500)
+        return agree(request)
+
+    slow.answer = answer_slowly
+    driver = stage.driver_to(slow)
+    stage.look(0)
+    for number in range(MAX_ABANDONED_AT_ONCE):
+        stage.keeper.abandon(driver, "the-lock", f"a{number}", 4 * TTL_MS)
+    while len(slow.requests(Release)) < MAX_ABANDONED_AT_ONCE:
+        stage.look(0)
+        assert holding.record.deadline_ms >= stage.clock.ms + TTL_MS - BEAT_MS - MARGIN_MS - 500
+    assert holding.record.is_held
+
+
+def test_h3_a_lease_that_ends_while_another_source_is_slow_is_told_before_the_next_one_is_asked(stage: Stage) -> None:
+    ended, states = stage.hold(ttl_ms=5_000), list[str]()
+    stage.look(0)
+
+    def answer_slowly(request: Any) -> Any:
+        states.append(ended.record.state)
+        stage.clock.pass_ms(4_000)
+        return agree(request)
+
+    for number in range(2):
+        source = FakeSource()
+        source.answer = answer_slowly
+        stage.hold(f"slow{number}", stage.driver_to(source), ttl_ms=12_000)
+    stage.look(0)
+    stage.source.answer = unavailable
+    stage.look(4_000)
+    assert states[:2] == [HELD, EXPIRED]
+    assert told(ended) == [DEADLINE_PASSED]
 
 
 # --- the thread -----------------------------------------------------------------------------------

@@ -132,15 +132,8 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         keeps_place = sent_ms >= kept_ms + request.ttl_ms // KEEPS_PER_TTL
         try:
             reply = yield from ask_source(Poll(request.lock, request.claim, keeps_place))
-        except (SourceUnavailableError, OutcomeUnknownError):
-            # The source keeps the claim's place for its ttl: wait that long for a restart or a failover.
-            kept_until_ms = kept_ms + request.ttl_ms
-            last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
-            now_ms = yield from ask(NOW)
-            if now_ms >= last_ms:
-                raise
-            if (yield from ask(Wait(min(RETRY_MS, last_ms - now_ms)))):
-                give_up_ms = now_ms
+        except (SourceUnavailableError, OutcomeUnknownError) as error:
+            give_up_ms = yield from _wait_for_source(error, kept_ms + request.ttl_ms, give_up_ms)
             continue
         kept_ms = sent_ms if keeps_place else kept_ms
         if not isinstance(reply, Queued):
@@ -152,3 +145,17 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         wait_ms = min(reply.wait_ms, max(1, kept_ms + request.ttl_ms // KEEPS_PER_TTL - now_ms))
         if (yield from ask(Wait(wait_ms if give_up_ms is None else min(wait_ms, give_up_ms - now_ms)))):
             give_up_ms = now_ms
+
+
+def _wait_for_source(error: SourceError, kept_until_ms: int, give_up_ms: int | None) -> SourceFlow[int | None]:
+    """Wait a little for a source that did not answer, and return the time at which the caller gives up.
+
+    The source keeps the claim's place for its ttl: that long a restart or a failover may take. Then raise the error.
+    """
+    last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
+    now_ms = yield from ask(NOW)
+    if now_ms >= last_ms:
+        raise error
+    if (yield from ask(Wait(min(RETRY_MS, last_ms - now_ms)))):
+        return now_ms
+    return give_up_ms

@@ -4,9 +4,12 @@ Promise: a source's definite "not yours" ends a lease as lost, a passed deadline
 within a second (H2, H3). A renewal that succeeds after the deadline is followed by a release. An abandoned claim is
 released as soon as the source can be reached, and forgotten after its ttl, when it has ended by itself (H5). Other
 threads reach the keeper through its inbox alone, whose `put` is safe in signal handlers and finalizers.
-Never: waits for a user's code, or for one source longer than REQUEST_TIMEOUT_S at a time (plus what its store adds for
-a large batch), or twice between two checks for due renewals; lets the errors of one source, even unexpected ones,
-affect the leases of another.
+Never: waits for a user's code, or twice for a source that did not answer between two checks for due renewals; lets the
+errors of one source, even unexpected ones, affect the leases of another.
+
+It asks one source after another, so their leases wait for each other. It asks for REQUEST_TIMEOUT_S at a time. A store
+may take longer: for a large batch, and S3 and DynamoDB for each of the requests that a renewal has there. A lease with
+a ttl of a few seconds can expire meanwhile: the pages of those stores say so.
 """
 
 import itertools
@@ -34,14 +37,14 @@ from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import Release
 
 REQUEST_TIMEOUT_S = 0.5
-"""How long the keeper waits for one busy source; the leases of other sources must be renewed meanwhile."""
+"""How long a store is asked to wait for one busy source; the leases of other sources must be renewed meanwhile."""
 MAX_SLEEP_MS = 500
 """How often the keeper checks the clock while leases are held: its sleep does not count a suspend, deadlines do."""
 LINGER_MS = 5000
 """How long it goes on checking after the last lease, so that a quick succession of leases need not wake it."""
 ABANDON_PAUSE_MS = 250
 MAX_ABANDONED_AT_ONCE = 64
-"""Claims that are released between two checks for due renewals."""
+"""Claims that are released, at most, between two checks for due renewals."""
 ERROR_PAUSE_S = 0.1
 LAST_WAIT_S = 0.5
 """How long the keeper waits, at the interpreter's end, for the next claim of the threads that were acquiring a lock."""
@@ -249,8 +252,9 @@ class Keeper:
                 self._log_failure(error, logging.WARNING, "%d lease(s) could not be renewed now: %s", len(records))
                 self._schedule.doubt(records, self._now_ms())
                 silent.add(driver)
-                continue
-            self._settle(beat, records)
+            else:
+                self._settle(beat, records)
+            self._expire()  # A slow source delays the word of no other lease's end.
         return silent
 
     def _log_failure(self, error: Exception, level: int, message: str, what: object) -> None:
@@ -261,9 +265,14 @@ class Keeper:
             logger.error(_UNEXPECTED, exc_info=error)
 
     def _settle(self, beat: renewal.Beat, records: list[LeaseRecord]) -> None:
-        sent_ms, (remaining, lost) = beat
+        sent_ms, (remaining, lost, in_doubt) = beat
         received_ms = self._now_ms()
+        if in_doubt:
+            logger.warning("%d lease(s) could not be renewed now, while others of their source could", len(in_doubt))
+            self._schedule.doubt([record for record in records if record.claim in in_doubt], received_ms)
         for record in records:
+            if record.claim in in_doubt:
+                continue
             remaining_ms = remaining.get(record.claim)
             if remaining_ms is None:
                 self._end(record, LOST, lost.get(record.claim, "the source did not name it"))
@@ -277,11 +286,14 @@ class Keeper:
         now_ms = self._now_ms()
         if not self._abandoned or now_ms < self._retry_ms:
             return
-        unreachable, failed = set(silent), list[str]()
+        unreachable, failed, has_asked = set(silent), list[str](), False
         for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
+            if has_asked and self._is_anything_due():
+                break  # At a slow source the releases of all would take longer than a lease.
             del self._abandoned[claim]
             # One failure stands for its source: a request for each claim would delay the renewals.
             is_asked = message.driver not in unreachable
+            has_asked |= is_asked
             if is_asked and self._is_released(message):
                 continue
             unreachable.add(message.driver)
@@ -294,6 +306,10 @@ class Keeper:
             # To the end: a claim that its source refuses to release holds up no others.
             self._abandoned[claim] = self._abandoned.pop(claim)
         self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
+
+    def _is_anything_due(self) -> bool:
+        next_ms = self._schedule.next_ms()
+        return next_ms is not None and next_ms <= self._now_ms()
 
     def _is_released(self, message: Abandon) -> bool:
         """Send the release once: it is repeated later, when the renewals that are due meanwhile have been sent."""

@@ -228,10 +228,13 @@ class Keys(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """By claim: the time left of each lease that was renewed, and the reason for each that was not."""
+    """By claim: the time left of each lease that was renewed, and the reason for each that was not. Those `in_doubt`
+    may have been renewed: the next beat asks for them again.
+    """
 
     remaining_ms: dict[str, int]
     lost: dict[str, str]
+    in_doubt: frozenset[str] = frozenset()
 
 
 class Broken(NamedTuple):

@@ -30,4 +30,5 @@ def restore_claims(request: ask.Renew, reply: ask.Renewed) -> ask.Renewed:
     return ask.Renewed(
         {claims[digest]: remaining_ms for digest, remaining_ms in reply.remaining_ms.items()},
         {claims[digest]: reason for digest, reason in reply.lost.items()},
+        frozenset(claims[digest] for digest in reply.in_doubt),
     )
