@@ -16,6 +16,7 @@ from fencelock.errors import (
     ImplausibleTokenError,
     SchemaError,
     SourceError,
+    SourceUnavailableError,
     StaleTokenError,
     UnsupportedError,
 )
@@ -24,6 +25,7 @@ from fencelock.protocol.guard_requests import EndSessions, Floor, GrantRight, Re
 from fencelock.protocol.stores import LostBlockNote
 
 _ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
+_OF_KEYS = ("signing_key", "source_key", "add_key")
 SOURCE_PART, GUARD_PART = "source of tokens", "guard"
 """The two halves of fencelock's schema, as errors name them."""
 
@@ -75,6 +77,26 @@ def check_schema_number(where: str, part: str, found: object, expected: int) -> 
         f"{where} holds fencelock's {part} with schema {found}, and this version of fencelock has schema {expected}: "
         f"{remedy}"
     )
+
+
+def not_permitted(url: str, message: str, remedy: str) -> SourceError:
+    """Return the error for a request that a role may not make. No role is ever advised to get a table of secrets."""
+    if any(name in message for name in _OF_KEYS):
+        remedy = (
+            "the keys are secret, and only the owner of the source's schema reads and writes them. Have the owner run "
+            "`fencelock keys`, and grant this to nobody: who reads a key can sign whatever the source would"
+        )
+    return SourceError(f"{url} does not permit it ({message}): {remedy}")
+
+
+def unreachable(url: str, message: str) -> SourceError:
+    """Return the error for a connection that could not be opened."""
+    return SourceUnavailableError(f"{url} cannot be reached: {message}")
+
+
+def login_refused(url: str, message: str, remedy: str) -> SourceError:
+    """Return the error for a server that refused the login, which only a person can mend: `message` is its own."""
+    return SourceError(f"{url} refused the login ({message}): {remedy}")
 
 
 def not_installed(url: str, part: str, message: str = "") -> SchemaError:

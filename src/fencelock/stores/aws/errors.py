@@ -8,7 +8,7 @@ from botocore import exceptions
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.aws.url import AwsConnectionInfo
-from fencelock.stores.sql.errors import not_permitted, unreachable
+from fencelock.stores.errors import not_permitted, unreachable
 
 _CREDENTIALS = (
     exceptions.NoCredentialsError,

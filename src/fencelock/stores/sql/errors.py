@@ -51,24 +51,6 @@ def find_definite(table: Sequence[DefiniteError], code: object, url: str, messag
     return None
 
 
-_OF_KEYS = ("signing_key", "source_key", "add_key")
-
-
-def not_permitted(url: str, message: str, remedy: str) -> SourceError:
-    """Return the error for a request that a role may not make. No role is ever advised to get a table of secrets."""
-    if any(name in message for name in _OF_KEYS):
-        remedy = (
-            "the keys are secret, and only the owner of the source's schema reads and writes them. Have the owner run "
-            "`fencelock keys`, and grant this to nobody: who reads a key can sign whatever the source would"
-        )
-    return SourceError(f"{url} does not permit it ({message}): {remedy}")
-
-
-def unreachable(url: str, message: str) -> SourceError:
-    """Return the error for a connection that could not be opened."""
-    return SourceUnavailableError(f"{url} cannot be reached: {message}")
-
-
 def connection_lost(url: str, message: str) -> SourceError:
     """Return the indefinite error for a connection that broke while a request was out."""
     return OutcomeUnknownError(f"{url} broke off ({message}): whether it did what was asked is unknown")

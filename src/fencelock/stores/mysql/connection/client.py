@@ -21,10 +21,9 @@ from pymysql.constants import CLIENT, COMMAND, CR
 from fencelock._threads import is_start_failure, start_error
 from fencelock.stores import streams
 from fencelock.stores.forks import Forks
-from fencelock.stores.mysql.connection.errors import message_of, missing_package
+from fencelock.stores.mysql.connection.errors import is_login_refused, message_of, missing_package, not_connected
 from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, async_client_arguments, client_arguments
-from fencelock.stores.sql.errors import unreachable
 
 MAX_CONNECT_S = 5.0
 """The longest attempt to connect to one address."""
@@ -236,9 +235,10 @@ def open_connection(
     lock_wait_s: int | None = None,
 ) -> MySQLConnection:
     """Return an open connection in autocommit mode to the first server that takes writes; SourceUnavailableError if
-    there is none. `lock_wait_s` bounds how long a statement waits for a row; by default less than `request_timeout_s`.
+    there is none, SourceError if each refused the login. `lock_wait_s` bounds how long a statement waits for a row; by
+    default less than `request_timeout_s`.
     """
-    failures = []
+    failures, refused = [], 0
     limits = _limits(request_timeout_s, lock_wait_s)
     for address in info.addresses:
         native = kind(**client_arguments(info, address, **limits), defer_connect=True)
@@ -250,11 +250,12 @@ def open_connection(
             failures.append(f"{address.host}:{address.port} takes no writes")
         except pymysql.Error as error:
             failures.append(message_of(error))
+            refused += is_login_refused(error)
         except RuntimeError as error:
             FORKS.close(native)
             raise missing_package(error, info) from error
         FORKS.close(native)
-    raise unreachable(info.url, "; ".join(failures))
+    raise not_connected(info, failures, refused)
 
 
 async def open_async_connection(
@@ -265,7 +266,7 @@ async def open_async_connection(
     lock_wait_s: int | None = None,
 ) -> AsyncMySQLConnection:
     """Return an open connection of the running loop; otherwise as `open_connection`."""
-    failures = []
+    failures, refused = [], 0
     limits = _limits(request_timeout_s, lock_wait_s)
     for address in info.addresses:
         native = kind(**async_client_arguments(info, address, **limits))
@@ -277,12 +278,13 @@ async def open_async_connection(
             failures.append(f"{address.host}:{address.port} takes no writes")
         except (pymysql.Error, TimeoutError) as error:
             failures.append(message_of(error))
+            refused += is_login_refused(error)
         except RuntimeError as error:
             FORKS.close(native)
             # The loop resolves a host's name in a thread.
             raise (start_error(error) if is_start_failure(error) else missing_package(error, info)) from error
         FORKS.close(native)
-    raise unreachable(info.url, "; ".join(failures))
+    raise not_connected(info, failures, refused)
 
 
 def _limits(request_timeout_s: float, lock_wait_s: int | None) -> _Limits:

@@ -4,13 +4,15 @@ Promise: a mapped error is definite if the server itself reported that it did no
 connection, and any server error that may hit a routine after its COMMIT, is indefinite.
 """
 
+from collections.abc import Sequence
+
 import pymysql
 from pymysql.constants import ER
 
 from fencelock.errors import MissingDependencyError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
+from fencelock.stores.errors import SOURCE_PART, ErrorMapper, login_refused, not_installed, not_permitted, unreachable
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
-from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite, not_permitted
+from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
 
 _CLIENT_ERRORS = range(2000, 3000)
 """Errors that the client library raises itself: the server reported nothing."""
@@ -34,6 +36,21 @@ _NOT_PERMITTED = {
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
     ER.PROCACCESS_DENIED_ERROR,
 }
+_ACCOUNT_LOCKED, _ACCOUNT_LOCKED_IN_MARIADB, _NO_PASSWORD_LOGIN = 3118, 4151, 1698
+_LOGIN_REFUSED = {
+    ER.DBACCESS_DENIED_ERROR,
+    ER.ACCESS_DENIED_ERROR,
+    ER.BAD_DB_ERROR,
+    ER.HOST_NOT_PRIVILEGED,
+    _NO_PASSWORD_LOGIN,
+    _ACCOUNT_LOCKED,
+    _ACCOUNT_LOCKED_IN_MARIADB,
+}
+"""Answers to a login which only a person can change."""
+_LOGIN_REMEDY = (
+    "correct the user, the password or the database in the URL, or have the server admit them (CREATE USER, "
+    "CREATE DATABASE, GRANT)"
+)
 _DEFINITE = (
     DefiniteError(
         {ER.NO_SUCH_TABLE, ER.SP_DOES_NOT_EXIST, ER.SP_WRONG_NO_OF_ARGS, ER.BAD_FIELD_ERROR},
@@ -113,3 +130,18 @@ def is_reported(error: BaseException) -> bool:
     """Return whether the server reported an error, which ends its reply; the client raises the others itself."""
     number = error_number(error)
     return bool(number) and number not in _CLIENT_ERRORS
+
+
+def is_login_refused(error: BaseException) -> bool:
+    """Return whether the server refused a login, which only a person can mend."""
+    return error_number(error) in _LOGIN_REFUSED
+
+
+def not_connected(info: MySQLConnectionInfo, failures: Sequence[str], refused: int) -> SourceError:
+    """Return the error for a connection that no server made, of which so many refused the login: one that is away may
+    admit it later.
+    """
+    message = "; ".join(failures)
+    if refused == len(failures):
+        return login_refused(info.url, message, _LOGIN_REMEDY)
+    return unreachable(info.url, message)

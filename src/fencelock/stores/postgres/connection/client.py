@@ -21,10 +21,9 @@ from psycopg import waiting
 from fencelock._threads import mapping_start_failures
 from fencelock.stores.forks import Forks
 from fencelock.stores.postgres.connection import wire
-from fencelock.stores.postgres.connection.errors import PostgresTimeoutError
+from fencelock.stores.postgres.connection.errors import PostgresTimeoutError, map_connect_error
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import Row, Trip
-from fencelock.stores.sql.errors import unreachable
 
 CHECK_S = 0.5
 """How often a waiting connection checks whether its time is up."""
@@ -146,12 +145,14 @@ def _prepared(
 def open_connection(
     info: PostgresConnectionInfo, request_timeout_s: float, kind: type[PostgresConnection] = PostgresConnection
 ) -> PostgresConnection:
-    """Return an open connection in autocommit mode; SourceUnavailableError if no server can be reached."""
+    """Return an open connection in autocommit mode; SourceUnavailableError if no server can be reached, and SourceError
+    if it refused the login.
+    """
     try:
         with _limiting_connect(info, request_timeout_s):
             connection = kind.connect(autocommit=True, **_parameters(info))
     except psycopg.Error as error:
-        raise unreachable(info.url, _one_line(error)) from error
+        raise map_connect_error(error, info) from error
     _register(connection, request_timeout_s)
     return connection
 
@@ -166,7 +167,7 @@ async def open_async_connection(
         with mapping_start_failures(), _limiting_connect(info, request_timeout_s):
             connection = await kind.connect(autocommit=True, **_parameters(info))
     except psycopg.Error as error:
-        raise unreachable(info.url, _one_line(error)) from error
+        raise map_connect_error(error, info) from error
     _register(connection, request_timeout_s)
     return connection
 
@@ -192,10 +193,6 @@ def _limiting_connect(info: PostgresConnectionInfo, request_timeout_s: float) ->
 def _parameters(info: PostgresConnectionInfo) -> dict[str, Any]:
     # Without client_encoding psycopg uses the database's own encoding, which may lack characters of a holder's name.
     return {"connect_timeout": MAX_CONNECT_S, **_KEEPALIVES, **info.parameters, "client_encoding": ENCODING}
-
-
-def _one_line(error: psycopg.Error) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines()) or type(error).__name__
 
 
 def is_alive(connection: PostgresConnection | AsyncPostgresConnection) -> bool:

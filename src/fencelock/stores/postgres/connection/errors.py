@@ -1,7 +1,8 @@
 """Errors of PostgreSQL: reading them from any client library, and mapping psycopg's to FencelockError.
 
 Promise: `read_report` understands psycopg, psycopg2, asyncpg and pg8000 without importing them. A mapped error is
-definite if the server reported that it did nothing.
+definite if the server reported that it did nothing. A refused login is told from a server that cannot be reached as
+far as its text is understood, since libpq passes on no SQLSTATE of a connection that was not made: in English.
 """
 
 import re
@@ -10,9 +11,9 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.errors import SOURCE_PART, ErrorMapper, not_installed
+from fencelock.stores.errors import SOURCE_PART, ErrorMapper, login_refused, not_installed, not_permitted, unreachable
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite, not_permitted
+from fencelock.stores.sql.errors import DefiniteError, connection_lost, find_definite
 
 _STATE = re.compile(r"[0-9A-Z]{5}")
 _SESSION_TERMINATED = {"57P01", "57P02", "57P05"}
@@ -21,6 +22,24 @@ _NOT_PERMITTED = "42501"
 _NO_USAGE = "permission denied for schema fencelock"
 _GRANT_USAGE = "if this role takes locks, have the schema's owner run: GRANT USAGE ON SCHEMA fencelock TO …"
 _GRANT = "grant it to this role, or ask an operator"
+_SENTENCES = re.compile(r"(?<=[\w\")])[ \t]*\n\s*(?=[A-Z])")
+_ATTEMPT = re.compile(r"^- host: (\S+), port: (\S+), hostaddr: \S+: ", re.MULTILINE)
+"""What psycopg writes before each failure, if it has tried more than one address."""
+_FATAL = re.compile(r"\bFATAL: +")
+_NO_PASSWORD = "fe_sendauth: no password supplied"
+_LOGIN_REFUSED = re.compile(
+    r"""\S+\ authentication\ failed\ for\ user\ " | pg_hba\.conf\ rejects\ | no\ pg_hba\.conf\ entry\b
+    | (role|database)\ ".*"\ (does\ not\ exist | is\ not\ permitted\ to\ log\ in)
+    | permission\ denied\ for\ database\ " | no\ such\ (user|database)\b | SASL\ authentication\ failed""",
+    re.VERBOSE,
+)
+"""How the server's words begin after which only a person can mend the login: SQLSTATE class 28, 3D000, and 42501. The
+last line has those of PgBouncer.
+"""
+_LOGIN_REMEDY = (
+    "correct the user, the password or the database, in the URL or where libpq finds them (PGUSER, PGPASSWORD, "
+    "~/.pgpass), or have the server admit them (pg_hba.conf, CREATE ROLE … LOGIN, GRANT CONNECT)"
+)
 _DEFINITE = (
     DefiniteError(
         {"3F000", "42703", "42P01", "42883", "42704"},
@@ -81,7 +100,7 @@ def map_error(error: BaseException, info: PostgresConnectionInfo) -> SourceError
         return OutcomeUnknownError(f"{info.url} did not answer in time: whether it did what was asked is unknown")
     if not isinstance(error, psycopg.Error):
         return None
-    message = (error.diag.message_primary or str(error)).strip()
+    message = one_line(error.diag.message_primary or str(error))
     state = error.sqlstate
     if state is None or state in _SESSION_TERMINATED or state.startswith(_CONNECTION_CLASS):
         return connection_lost(info.url, message)
@@ -94,3 +113,38 @@ def map_state(state: str, message: str, info: PostgresConnectionInfo) -> SourceE
         return not_permitted(info.url, message, _GRANT_USAGE if message == _NO_USAGE else _GRANT)
     known = find_definite(_DEFINITE, state, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")
+
+
+def map_connect_error(error: psycopg.Error, info: PostgresConnectionInfo) -> SourceError:
+    """Map the error of a connection that was not made: a refused login, or a server that cannot be reached."""
+    text = str(error)
+    message = one_line(text) or type(error).__name__
+    return (
+        login_refused(info.url, message, _LOGIN_REMEDY)
+        if _is_login_refused(text, info)
+        else unreachable(info.url, message)
+    )
+
+
+def _is_login_refused(text: str, info: PostgresConnectionInfo) -> bool:
+    """Return whether each server refused the login: of several, one that is away may admit it later. A server that has
+    several addresses may listen at one of them only.
+    """
+    _, *attempts = _ATTEMPT.split(text)
+    if not attempts:
+        return "," not in info.url.split("/")[2] and _refuses(text)
+    servers: dict[tuple[str, str], str] = {}
+    for host, port, failure in zip(attempts[::3], attempts[1::3], attempts[2::3], strict=True):
+        servers[host, port] = servers.get((host, port), "") + failure
+    return all(map(_refuses, servers.values()))
+
+
+def _refuses(failures: str) -> bool:
+    """Return whether all that one server reported, at all its addresses, is a refused login."""
+    _, *reports = _FATAL.split(failures)
+    return all(map(_LOGIN_REFUSED.match, reports)) and bool(reports or _NO_PASSWORD in failures)
+
+
+def one_line(text: str) -> str:
+    """Return a message of libpq in one line, with the full stops that its line breaks stand for."""
+    return " ".join(_SENTENCES.sub(". ", text.strip()).split())
