@@ -39,15 +39,17 @@ def test_a_url_names_members_a_prefix_a_login_and_files():
 
 def test_a_url_without_more_names_no_prefix_no_login_and_no_tls():
     assert parse_url("etcd://one")[1:5] == (b"", None, None, None)
-    assert parse_url("etcd://one?tls=on").tls == (None, None, None)
+    assert parse_url("etcd://one?tls=true").tls == (None, None, None)
+    assert parse_url("etcd://one?tls=false").tls is None
+    assert parse_url("etcd://one?cert=/both").tls == (None, "/both", None)
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "etcd://", "etcd:///prefix", "etcd://a:b:c,", "etcd://user@a", "etcd://:password@a", "etcd://a:port",
-        "etcd://a?tls=off", "etcd://a?cert=x", "etcd://a?timeout=3", "etcd://h:99999", "etcd://h:0", "etcd://a:b:1",
-        "etcd://[::1/p", "etcd://::1]:2379", "etcd://[]", "etcd://user:password/x@a",
+        "etcd://a?tls=on", "etcd://a?key=x", "etcd://a?timeout=3", "etcd://h:99999", "etcd://h:0", "etcd://a:b:1",
+        "etcd://a?tls=false&ca=x", "etcd://[::1/p", "etcd://::1]:2379", "etcd://[]", "etcd://user:password/x@a",
     ],
 )  # fmt: skip
 def test_a_url_that_is_not_understood_is_refused_without_its_password(url):

@@ -36,6 +36,16 @@ def test_a_connection_that_is_not_trusted_is_refused(tls_etcd: TlsMember, files:
     assert isinstance(caught.value, SourceUnavailableError) or not caught.value.definite
 
 
+def test_the_systems_authorities_are_trusted_unless_the_url_names_one(
+    tls_etcd: TlsMember, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_etcd.folder / "authority.crt"))
+    mine = {"cert": "client.crt", "key": "client.key"}
+    installed(tls_etcd.url(**mine))
+    with pytest.raises(SourceError):
+        Client(tls_etcd.url(ca="other.crt", **mine), request_timeout_s=3.0).describe()
+
+
 def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match="/nowhere"):
         Client("etcd://127.0.0.1:1?ca=/nowhere").describe()

@@ -89,6 +89,26 @@ def test_a_master_that_becomes_a_replica_takes_no_write(redis_fleet: RedisFleet,
         assert caught.value.definite
 
 
+def test_a_guard_goes_on_to_the_server_that_is_the_master_now(redis_fleet: RedisFleet, own_redis: RedisServer) -> None:
+    """A server that is made a replica closes no connection, and refuses what comes on those that it has."""
+    admin = Direct.to(own_redis)
+    admin("CONFIG", "SET", "repl-diskless-sync-delay", 0)
+    with redis_fleet.new_server() as other:
+        both = f"redis://{own_redis.address},{other.address}/0/app"
+        protect(both)
+        guard = fencelock.guard(both, resource=RESOURCE, lock=LOCK)
+        guard.seal(HandmadeLease(5))
+        Direct.to(other)("REPLICAOF", own_redis.host, own_redis.port)
+        wait_until(lambda: "master_link_status:up" in other.ask("INFO", "replication"))
+        wait_until(lambda: admin("WAIT", 1, 1000) == 1)
+        Direct.to(other)("REPLICAOF", "NO", "ONE")
+        admin("REPLICAOF", other.host, other.port)
+        with pytest.raises(SourceUnavailableError, match="is a replica now"):
+            guard.seal(HandmadeLease(6))
+        guard.seal(HandmadeLease(6))
+        assert Scene(own_corner(other)).guard.mark().token == 6
+
+
 FACTS = {"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "cluster_enabled": "0"}
 FLUSHING = {b"appendonly": b"yes", b"appendfsync": b"always"}
 OK = b"OK"
@@ -144,8 +164,22 @@ def test_a_login_that_is_missing_or_wrong_is_named_and_never_shown(own_redis: Re
     seal(url.replace("redis://", "redis://:other-secret@"))
 
 
+def test_a_server_that_cannot_be_reached_is_named_with_the_reason(own_redis: RedisServer, tmp_path: Path) -> None:
+    with pytest.raises(SourceUnavailableError, match="Connection refused"):
+        protect("redis://127.0.0.1:1/0/app")
+    with pytest.raises(ConfigError, match=r"/missing cannot be used for TLS \(No such file"):
+        protect(f"rediss://{own_redis.address}/0/app?ca={tmp_path}/missing")
+
+
+def test_a_database_that_the_server_lacks_is_named(own_redis: RedisServer) -> None:
+    with pytest.raises(SourceError, match=r"has no database 99 \(.*\): correct the number in the URL"):
+        protect(f"{own_redis.url}/99/app")
+
+
 @pytest.mark.asyncio
-async def test_a_connection_by_tls_trusts_the_named_authority_alone(own_redis: RedisServer, tmp_path: Path) -> None:
+async def test_a_connection_by_tls_trusts_the_named_authority_alone(
+    own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder, name in ((own_redis.folder, "ours"), (tmp_path, "others")):
         make_authority(folder, name)
     certify_server(own_redis.folder, "ours")
@@ -168,9 +202,17 @@ async def test_a_connection_by_tls_trusts_the_named_authority_alone(own_redis: R
     async with guard.transaction(HandmadeLease(6)) as txn:
         txn.execute("SET", "a", await txn.get("a") or "1")
     assert Direct.to(own_redis).get("a") == "1"
-    for wrong in (base, f"{base}?ca={tmp_path / 'others.crt'}{mine}", f"{base}?ca={authority}"):
+    other = f"{base}?ca={tmp_path / 'others.crt'}{mine}"
+    for wrong in (base, other, f"{base}?ca={authority}"):
         with pytest.raises(SourceUnavailableError, match="cannot be reached"):
             seal(wrong, 7)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    seal(f"{base}?{mine[1:]}", 7)
+    with pytest.raises(SourceUnavailableError, match="cannot be reached"):
+        seal(other, 8)
+    guard = fencelock.aio.guard(other, resource=RESOURCE, lock=LOCK)
+    with pytest.raises(SourceUnavailableError, match="cannot be reached"):
+        await guard.seal(HandmadeLease(8))
 
 
 def test_redis_is_no_source_and_says_how_it_can_be_a_guard() -> None:
@@ -199,7 +241,7 @@ def test_a_url_has_one_shown_form(url: str, shown: str) -> None:
     [
         "redis://h", "redis://h/0", "redis://h/app", "redis://h/-1/app", "redis://h/99999999999/app", "redis://h/0/{a}",
         "redis:///0/app", "redis://h:0/0/app", "redis://h:x/0/app", "redis://secret@h/0/app", "redis://u:@h/0/app",
-        "redis://h/0/app?unflushed=yes", "redis://h/0/app?ca=/f", "rediss://h/0/app?cert=/f", "redis://h/0/app?secret=1",
+        "redis://h/0/app?unflushed=yes", "redis://h/0/app?ca=/f", "rediss://h/0/app?key=/f", "redis://h/0/app?secret=1",
         "redis://" + ",".join(["h"] * 65) + "/0/app",
     ],
 )  # fmt: skip

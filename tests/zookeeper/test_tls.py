@@ -106,6 +106,15 @@ def test_a_source_over_tls(tls: Tls) -> None:
 
 
 @leaky
+def test_the_systems_authorities_are_trusted_unless_the_url_names_one(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls.authority))
+    ZooKeeperSource(tls.url(tls="true")).install()
+    _require_refused(tls.url(ca=str(tls.other_authority)))
+
+
+@leaky
 @pytest.mark.parametrize("authority", ["other", "none"])
 def test_a_server_with_an_unknown_authority_is_refused(tls: Tls, authority: str) -> None:
     params = {"ca": str(tls.other_authority)} if authority == "other" else {"tls": "true"}

@@ -23,8 +23,9 @@ from grpc._cython import cygrpc
 from fencelock._threads import check_can_start, is_start_failure, start_problem
 from fencelock.errors import ConfigError, OutcomeUnknownError
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
+from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.helper_threads import in_helper_thread
+from fencelock.stores.tls import TlsFiles, system_authorities
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 _OPTIONS = (
@@ -207,8 +208,10 @@ def _serialized(message: Any) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _credentials(tls: Tls) -> Any:
-    return grpc.ssl_channel_credentials(_contents(tls.ca), _contents(tls.key), _contents(tls.cert))
+def _credentials(tls: TlsFiles) -> Any:
+    # Without any, gRPC would trust authorities that it brings along.
+    trusted = _contents(tls.ca) or system_authorities()
+    return grpc.ssl_channel_credentials(trusted, _contents(tls.key or tls.cert), _contents(tls.cert))
 
 
 def _contents(path: str | None) -> bytes | None:

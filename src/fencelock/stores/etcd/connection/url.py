@@ -1,10 +1,9 @@
 """An etcd URL: the members of the cluster, the login, TLS, and the prefix of the keys.
 
-    etcd://[user:password@]host[:port][,host[:port]…][/prefix][?tls=on&ca=FILE&cert=FILE&key=FILE]
+    etcd://[user:password@]host[:port][,host[:port]…][/prefix][?tls=true&ca=FILE&cert=FILE&key=FILE]
 
-Every key begins with `prefix` and a slash. TLS is used if any of its parameters is given: `tls=on` trusts the
-authorities that gRPC brings along, `ca` the authority in the file, and `cert` with `key` are the client's own
-certificate. Special characters are written as %XX.
+Every key begins with `prefix` and a slash. `stores/tls.py` says what the parameters mean. Special characters are
+written as %XX.
 
 Promise: the displayed URL names the members and the prefix, never a user, a password or a file.
 Never: a connection made, or a file read.
@@ -14,22 +13,15 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fencelock.errors import ConfigError
-from fencelock.stores.addresses import AddressError, parse_address
+from fencelock.stores.addresses import UrlPartError, parse_address, parse_authority
 from fencelock.stores.errors import unknown_parameter
+from fencelock.stores.tls import TLS_FILES, TlsFiles, parse_tls
 
 SCHEME = "etcd"
 DEFAULT_PORT = 2379
 MAX_MEMBERS = 64
 _FORM = "write etcd://user:password@host:port,host:port/prefix?ca=…&cert=…&key=…, with special characters as %XX"
-_PARAMETERS = {"tls", "ca", "cert", "key"}
-
-
-class Tls(NamedTuple):
-    """The files of a TLS connection; None: gRPC's own authorities, or no certificate of the client's own."""
-
-    ca: str | None
-    cert: str | None
-    key: str | None
+_PARAMETERS = {"tls", *TLS_FILES}
 
 
 class EtcdConnectionInfo(NamedTuple):
@@ -39,7 +31,7 @@ class EtcdConnectionInfo(NamedTuple):
     prefix: bytes
     user: str | None
     password: str | None
-    tls: Tls | None
+    tls: TlsFiles | None
     url: str
 
     def __repr__(self) -> str:
@@ -49,22 +41,23 @@ class EtcdConnectionInfo(NamedTuple):
 def parse_url(url: str) -> EtcdConnectionInfo:
     """Return the connection info of an etcd:// URL; ConfigError if the URL is not understood."""
     rest, _, query = url.partition("://")[2].partition("?")
-    hosts, _, path = rest.partition("/")
-    login, at, hosts = hosts.rpartition("@")
-    user, colon, password = login.partition(":")
-    if bool(at) != bool(colon and user):
+    text, _, path = rest.partition("/")
+    try:
+        user, password, servers = parse_authority(text)
+        endpoints = tuple(parse_address(server, DEFAULT_PORT) for server in servers.split(","))
+        tls = parse_tls(_parameters(query))
+    except UrlPartError as error:
         # Without the URL itself, which may contain a password.
-        raise ConfigError(f"an etcd URL names a user without a password, or the other way round: {_FORM}")
-    endpoints = tuple(_endpoint(host) for host in hosts.split(","))
+        raise ConfigError(f"an etcd URL is not understood ({error}): {_FORM}") from None
     if len(endpoints) > MAX_MEMBERS:
         raise ConfigError(f"an etcd URL names {len(endpoints)} members: name {MAX_MEMBERS} at most")
     prefix = prefix_of(path)
     return EtcdConnectionInfo(
         endpoints,
         prefix,
-        unquote(user) or None,
-        unquote(password) if at else None,
-        _tls(query),
+        user,
+        password,
+        tls,
         f"{SCHEME}://{','.join(endpoints)}{'/' if prefix else ''}{quote(prefix[:-1])}",
     )
 
@@ -75,23 +68,8 @@ def prefix_of(path: str) -> bytes:
     return prefix + b"/" if prefix else b""
 
 
-def _endpoint(host: str) -> str:
-    """Return a member's host and port."""
-    try:
-        return parse_address(host, DEFAULT_PORT)
-    except AddressError as error:
-        raise ConfigError(f"an etcd URL is not understood ({error}): {_FORM}") from None
-
-
-def _tls(query: str) -> Tls | None:
-    """Return the TLS parameters of a URL's query, if it has any."""
+def _parameters(query: str) -> dict[str, str]:
     given = parse_qs(query, keep_blank_values=True)
     if unknown := given.keys() - _PARAMETERS:
-        reason = unknown_parameter(min(unknown), query, _PARAMETERS)
-        raise ConfigError(f"an etcd URL is not understood ({reason}): {_FORM}")
-    values = {name: texts[-1] for name, texts in given.items()}
-    if values.pop("tls", "on") != "on":
-        raise ConfigError(f"an etcd URL's tls can only be on: {_FORM}")
-    if ("cert" in values) != ("key" in values):
-        raise ConfigError(f"an etcd URL names a client's certificate without its key, or the other way round: {_FORM}")
-    return Tls(values.get("ca"), values.get("cert"), values.get("key")) if given else None
+        raise UrlPartError(unknown_parameter(min(unknown), query, _PARAMETERS))
+    return {name: texts[-1] for name, texts in given.items()}

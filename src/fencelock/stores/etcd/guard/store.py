@@ -69,7 +69,7 @@ class EtcdGuard:
 
     def _requires_login(self) -> bool:
         """Return whether etcd refuses a write from a client without a login; nothing is written either way."""
-        tls = self.info.tls and self.info.tls._replace(cert=None, key=None)
+        tls = self.info.tls and self.info.tls.anonymous()
         anonymous = EtcdClient(self.info._replace(user=None, password=None, tls=tls))
         key = self.layout.marks
         try:

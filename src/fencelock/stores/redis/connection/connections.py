@@ -11,6 +11,8 @@ request after a cancelled one.
 import asyncio
 import os
 import select
+import socket
+import ssl
 import threading
 import weakref
 from contextlib import suppress
@@ -54,6 +56,15 @@ class RedisConnectionBase:
         return bool(waiting.poll(0))
 
 
+class _TlsConnection(redis.SSLConnection):
+    """redis-py's own context would trust the system's authorities too, whatever file is named."""
+
+    context: ssl.SSLContext
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        return self.context.wrap_socket(sock, server_hostname=self.host)
+
+
 class RedisConnection(RedisConnectionBase):
     """A connection for the caller's thread."""
 
@@ -64,10 +75,13 @@ class RedisConnection(RedisConnectionBase):
     @classmethod
     def open(cls, info: RedisConnectionInfo, address: RedisAddress) -> "RedisConnection":
         """Return an open connection that has logged in."""
-        kind = redis.Connection if info.tls is None else redis.SSLConnection
-        connection = cls(kind(**_arguments(info, address)), address)
+        kind: Any = redis.Connection if info.tls is None else _TlsConnection
+        native = kind(**_arguments(info, address))
+        if info.tls is not None:
+            native.context = info.tls.context(info.url)
+        connection = cls(native, address)
         FORKS.add(connection)
-        connection._native.connect()
+        native.connect()
         return connection
 
     def exchange(self, commands: tuple[Command, ...]) -> list[Any]:
@@ -113,10 +127,13 @@ class AsyncRedisConnection(RedisConnectionBase):
     @classmethod
     async def open(cls, info: RedisConnectionInfo, address: RedisAddress) -> "AsyncRedisConnection":
         """Return an open connection that has logged in."""
-        kind = redis.asyncio.Connection if info.tls is None else redis.asyncio.SSLConnection
-        connection = cls(kind(**_arguments(info, address)), address)
+        kind: Any = redis.asyncio.Connection if info.tls is None else redis.asyncio.SSLConnection
+        native = kind(**_arguments(info, address))
+        if info.tls is not None:
+            native.ssl_context.context = info.tls.context(info.url)
+        connection = cls(native, address)
         FORKS.add(connection)
-        await connection._native.connect()
+        await native.connect()
         return connection
 
     async def exchange(self, commands: tuple[Command, ...]) -> list[Any]:
@@ -172,7 +189,7 @@ def _take_writer(native: Any) -> asyncio.StreamWriter | None:
 
 def _arguments(info: RedisConnectionInfo, address: RedisAddress) -> dict[str, Any]:
     """Return the arguments of redis-py's connections. Without `retry` they try everything once."""
-    arguments: dict[str, Any] = {
+    return {
         "host": address.host,
         "port": address.port,
         "db": info.database,
@@ -183,10 +200,6 @@ def _arguments(info: RedisConnectionInfo, address: RedisAddress) -> dict[str, An
         "socket_timeout": REQUEST_TIMEOUT_S,
         "socket_connect_timeout": REQUEST_TIMEOUT_S,
     }
-    if info.tls is not None:
-        files = {"ssl_ca_certs": info.tls.ca, "ssl_certfile": info.tls.cert, "ssl_keyfile": info.tls.key}
-        arguments |= {**files, "ssl_check_hostname": True}
-    return arguments
 
 
 def _close(connection: RedisConnection | AsyncRedisConnection) -> None:

@@ -4,9 +4,8 @@
     rediss://…[?ca=FILE&cert=FILE&key=FILE]
 
 The guard's keys begin with `{PREFIX}.fencelock/`: in a cluster, the braces put them into one slot with all keys that
-contain `{PREFIX}`. `rediss://` uses TLS, and trusts the system's authorities and the one in the file `ca`; `cert` with
-`key` are the client's own certificate. `unflushed=accept` accepts a server that does not flush what it acknowledges.
-Special characters are written as %XX.
+contain `{PREFIX}`. `rediss://` uses TLS, with files as `stores/tls.py` says. `unflushed=accept` accepts a server that
+does not flush what it acknowledges. Special characters are written as %XX.
 
 Promise: the displayed URL names the servers, the database and the prefix, never a user, a password or a file.
 Never: a connection made, or a file read.
@@ -16,15 +15,15 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fencelock.errors import ConfigError
-from fencelock.stores.addresses import AddressError, parse_address
+from fencelock.stores.addresses import UrlPartError, parse_address, parse_authority
 from fencelock.stores.errors import unknown_parameter
+from fencelock.stores.tls import TLS_FILES, TlsFiles, parse_tls
 
 DEFAULT_PORT = 6379
 MAX_SERVERS = 64
 MAX_DATABASE = 2**31 - 1
 _FORM = "write redis://user:password@host:port/0/prefix, or rediss:// for TLS, with special characters as %XX"
-_TLS_FILES = ("ca", "cert", "key")
-_PARAMETERS = {"unflushed", *_TLS_FILES}
+_PARAMETERS = {"unflushed", *TLS_FILES}
 
 
 class RedisAddress(NamedTuple):
@@ -38,14 +37,6 @@ class RedisAddress(NamedTuple):
         return f"{host}:{self.port}"
 
 
-class RedisTls(NamedTuple):
-    """The files of a TLS connection; None: the system's authorities alone, or no certificate of the client's own."""
-
-    ca: str | None
-    cert: str | None
-    key: str | None
-
-
 class RedisConnectionInfo(NamedTuple):
     """A parsed URL. `url` is the one spelling for all URLs with the same servers, database and prefix."""
 
@@ -54,7 +45,7 @@ class RedisConnectionInfo(NamedTuple):
     prefix: str
     user: str | None
     password: str | None
-    tls: RedisTls | None
+    tls: TlsFiles | None
     accepts_unflushed: bool
     url: str
 
@@ -66,37 +57,27 @@ def parse_url(url: str) -> RedisConnectionInfo:
     """Return the connection info of a redis:// or rediss:// URL; ConfigError if the URL is not understood."""
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
-    hosts, _, path = rest.partition("/")
-    login, at, hosts = hosts.rpartition("@")
-    user, colon, password = login.partition(":")
-    if bool(at) != bool(colon and password):
+    authority, _, path = rest.partition("/")
+    scheme = scheme.lower()
+    try:
+        user, password, servers = parse_authority(authority, needs_user=False)
+        addresses = tuple(map(_address, servers.split(",")))
+        values = _parameters(query)
+        tls = parse_tls(values, is_on=scheme == "rediss")
+    except UrlPartError as error:
         # Without the URL itself, which may contain a password.
-        raise ConfigError(f"a Redis URL names a user without a password, or an empty login: {_FORM}")
-    addresses = tuple(_address(host) for host in hosts.split(","))
+        raise ConfigError(f"a Redis URL is not understood ({error}): {_FORM}") from None
     if len(addresses) > MAX_SERVERS:
         raise ConfigError(f"a Redis URL names {len(addresses)} servers: name {MAX_SERVERS} at most")
+    if tls is not None and scheme != "rediss":
+        raise ConfigError("a Redis URL names files for TLS without using it: write rediss:// instead of redis://")
     database, prefix = _database_and_prefix(path)
-    scheme = scheme.lower()
-    values = _parameters(query, scheme)
-    tls = RedisTls(*(values.get(name) for name in _TLS_FILES)) if scheme == "rediss" else None
     shown = f"{scheme}://{','.join(map(str, addresses))}/{database}/{quote(prefix)}"
-    return RedisConnectionInfo(
-        addresses,
-        database,
-        prefix,
-        unquote(user) or None,
-        unquote(password) if at else None,
-        tls,
-        "unflushed" in values,
-        shown,
-    )
+    return RedisConnectionInfo(addresses, database, prefix, user, password, tls, "unflushed" in values, shown)
 
 
 def _address(member: str) -> RedisAddress:
-    try:
-        host, _, port = parse_address(member, DEFAULT_PORT).rpartition(":")
-    except AddressError as error:
-        raise ConfigError(f"a Redis URL is not understood ({error}): {_FORM}") from None
+    host, _, port = parse_address(member, DEFAULT_PORT).rpartition(":")
     return RedisAddress(host.strip("[]"), int(port))
 
 
@@ -110,16 +91,11 @@ def _database_and_prefix(path: str) -> tuple[int, str]:
     return int(number), prefix
 
 
-def _parameters(query: str, scheme: str) -> dict[str, str]:
+def _parameters(query: str) -> dict[str, str]:
     given = parse_qs(query, keep_blank_values=True)
     if unknown := given.keys() - _PARAMETERS:
-        reason = unknown_parameter(min(unknown), query, _PARAMETERS)
-        raise ConfigError(f"a Redis URL is not understood ({reason}): {_FORM}")
+        raise UrlPartError(unknown_parameter(min(unknown), query, _PARAMETERS))
     values = {name: texts[-1] for name, texts in given.items()}
     if values.get("unflushed", "accept") != "accept":
-        raise ConfigError(f"a Redis URL's unflushed can only be accept: {_FORM}")
-    if scheme != "rediss" and not values.keys().isdisjoint(_TLS_FILES):
-        raise ConfigError("a Redis URL names files for TLS without using it: write rediss:// instead of redis://")
-    if ("cert" in values) != ("key" in values):
-        raise ConfigError(f"a Redis URL names a client's certificate without its key, or the other way round: {_FORM}")
+        raise UrlPartError("unflushed can only be accept")
     return values

@@ -66,7 +66,7 @@ class ZooKeeperClient(KazooClient):
         self.attempt_s = min(self._attempt_s, MAX_FIRST_ATTEMPT_S)
         super().__init__(
             timeout=timeout_ms / _MS_PER_S,
-            handler=KazooHandler(self.attempt_s),
+            handler=KazooHandler(self.attempt_s, info.tls and info.tls.context(info.url)),
             connection_retry=self.connection_retry,
             logger=LOG,
             **info.settings(),

@@ -60,9 +60,10 @@ class SessionClient(Protocol):
 class KazooHandler(SequentialThreadingHandler):
     """Runs every callback in the thread in which it arises, so that nothing is told late or out of order."""
 
-    def __init__(self, attempt_s: float) -> None:
+    def __init__(self, attempt_s: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self.attempt_s = attempt_s
+        self._tls = tls
         self.has_refused = False
         """Whether the server has refused the connection in the present attempt."""
 
@@ -94,9 +95,10 @@ class KazooHandler(SequentialThreadingHandler):
         return [one for one in reading if one.fileno() in ready], [one for one in writing if one.fileno() in ready], []
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect to one server."""
+        """Connect to one server. kazoo's own TLS would trust the system's authorities too, whatever file is named."""
         try:
-            return super().create_connection(*args, **{**kwargs, "timeout": self.attempt_s})
+            plain = super().create_connection(*args, **{**kwargs, "timeout": self.attempt_s})
+            return plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=kwargs["hostname"])
         except ConnectionRefusedError:
             self.has_refused = True
             raise

@@ -10,7 +10,7 @@ exist. `user:password` logs in by the scheme `digest`, and creates nodes that no
                `creator`: all rights to the node's creator; `open`: all rights to everybody
     auth       scheme:credential, as often as needed, for schemes other than `digest`
     sasl       DIGEST-MD5 (with `user:password`) or GSSAPI, with `sasl_service` and `sasl_principal` as in pure-sasl
-    tls        `true`; `ca`, `cert` and `key` are PEM files, and each implies TLS, which always checks the server's name
+    tls        `true`; `ca`, `cert` and `key` are PEM files, as `stores/tls.py` says
 
 Promise: the displayed URL names the servers and the base, never a user, a password or a file. An unknown parameter is
 refused.
@@ -25,15 +25,16 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from fencelock.errors import ConfigError, MissingDependencyError
-from fencelock.stores.addresses import AddressError, parse_address
+from fencelock.stores.addresses import UrlPartError, parse_address
 from fencelock.stores.errors import unknown_parameter
+from fencelock.stores.tls import TLS_FILES, TlsFiles, parse_tls
 
 DEFAULT_PORT = 2181
 DEFAULT_BASE = "/fencelock"
 DEFAULT_TICK_MS = 2000
 MIN_TICK_MS, MAX_TICK_MS = 10, 60_000
 MAX_BASE_CHARACTERS = 1000
-_SINGLE = {"tick_ms", "sasl", "sasl_service", "sasl_principal", "tls", "ca", "cert", "key"}
+_SINGLE = {"tick_ms", "sasl", "sasl_service", "sasl_principal", "tls", *TLS_FILES}
 _REPEATED = {"acl", "auth"}
 _MECHANISMS = ("DIGEST-MD5", "GSSAPI")
 _PERMISSIONS = {
@@ -60,10 +61,7 @@ class ZooKeeperConnectionInfo(NamedTuple):
     acl: tuple[ACL, ...]
     auth: tuple[tuple[str, str], ...]
     sasl: Mapping[str, str] | None
-    has_tls: bool
-    ca: str | None
-    cert: str | None
-    key: str | None
+    tls: TlsFiles | None
     url: str
 
     def __repr__(self) -> str:
@@ -75,12 +73,6 @@ class ZooKeeperConnectionInfo(NamedTuple):
             "hosts": self.hosts,
             "default_acl": list(self.acl),
             "auth_data": list(self.auth),
-            "use_ssl": self.has_tls,
-            "ca": self.ca,
-            "certfile": self.cert,
-            # One file may hold both.
-            "keyfile": self.key or self.cert,
-            "check_hostname": self.has_tls,
         }
 
 
@@ -104,10 +96,7 @@ def parse_url(url: str) -> ZooKeeperConnectionInfo:
         _acl(acl, is_known=bool(auth or sasl)),
         tuple(auth),
         sasl,
-        _has_tls(given),
-        given.get("ca"),
-        given.get("cert"),
-        given.get("key"),
+        _tls(given),
         f"zookeeper://{hosts}{quote(base)}",
     )
 
@@ -135,7 +124,7 @@ def _address(server: str) -> str:
     """Return one `host:port` or `[IPv6 address]:port`."""
     try:
         return parse_address(server, DEFAULT_PORT)
-    except AddressError as error:
+    except UrlPartError as error:
         raise ConfigError(_FORM.format(reason=error)) from None
 
 
@@ -158,16 +147,11 @@ def _tick_ms(given: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _has_tls(given: Mapping[str, str]) -> bool:
-    value = given.get("tls", "").lower()
-    if value not in {"", "true", "false"}:
-        raise ConfigError(_FORM.format(reason="tls is true or false"))
-    needs_it = any(name in given for name in ("ca", "cert", "key"))
-    if value == "false" and needs_it:
-        raise ConfigError(_FORM.format(reason="ca, cert and key need TLS, which tls=false forbids"))
-    if "key" in given and "cert" not in given:
-        raise ConfigError(_FORM.format(reason="key needs cert"))
-    return value == "true" or needs_it
+def _tls(given: Mapping[str, str]) -> TlsFiles | None:
+    try:
+        return parse_tls(given)
+    except UrlPartError as error:
+        raise ConfigError(_FORM.format(reason=error)) from None
 
 
 def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, str] | None:
