@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -131,8 +132,7 @@ def write_keys(path: Path, source_id: str, keys: Iterable[SigningKey]) -> None:
         }
         for key in keys
     ]
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    with open(path, "x", encoding="ascii", opener=partial(os.open, mode=0o600)) as file:
         json.dump({"source_id": source_id, "keys": written}, file, indent=1)
         file.write("\n")
 

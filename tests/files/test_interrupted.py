@@ -1,5 +1,7 @@
-"""Exceptions of signal handlers at any place of the guard of files: they leave no lock behind."""
+"""Exceptions of signal handlers at any place of the guard of files: they leave no lock and no descriptor behind."""
 
+import os
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -11,6 +13,7 @@ from tests.conformance.test_files import InFolder
 from tests.files.guarded import GuardedFolder
 
 FILES = "/fencelock/stores/files/guard/"
+DESCRIPTORS = "/fencelock/stores/descriptors.py"
 
 
 def test_an_interrupted_operation_frees_the_lock(folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +30,40 @@ def test_an_interrupted_operation_frees_the_lock(folder: GuardedFolder, monkeypa
         if not interruption.has_come:
             break
     assert len(kept) > 30
+
+
+def test_an_interrupted_block_closes_its_own_descriptors_once(folder: GuardedFolder) -> None:
+    """A number that is closed twice may be another file of the program by then."""
+    folder.write(5, name="text")
+    for place in count():
+        before, others = open_descriptors(), list[int]()
+        with suppress(*INTERRUPTS), folder.guard.transaction(folder.lease(5)) as txn:
+            try:
+                with interrupted_at(place, FILES, DESCRIPTORS) as interruption:
+                    txn.read("name")
+            finally:
+                others += [os.open(folder.base, os.O_RDONLY) for _ in range(10)]
+        for other in others:
+            os.close(other)
+        assert open_descriptors() == before, f"at place {place}"
+        if not interruption.has_come:
+            break
+    assert place > 30
+
+
+def test_an_interrupted_operation_leaves_no_descriptor_open(folder: GuardedFolder) -> None:
+    for place in count():
+        before = open_descriptors()
+        with suppress(*INTERRUPTS), interrupted_at(place, FILES, DESCRIPTORS) as interruption:
+            folder.write(5, name="text")
+        assert open_descriptors() == before, f"at place {place}"
+        if not interruption.has_come:
+            break
+    assert place > 100
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.campaign

@@ -7,13 +7,14 @@ Never: a draft of the parent process touched in a forked child.
 """
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from stat import S_IMODE
 
 from fencelock.errors import ConfigError
+from fencelock.stores.descriptors import Descriptor
 from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.files.guard.errors import unavailable
 from fencelock.stores.files.guard.folder import OpenFolder, identify, write_all
@@ -50,7 +51,7 @@ class FilesTransaction(WriteBuffer):
         self._expected = list(expected)
         self._values: dict[Parts, bytes | None] = {}
         self._seen: dict[str, set[Seen]] = {}
-        self._open: dict[int, int] = {}
+        self._open: dict[int, Descriptor] = {}
         self._drafts: dict[str, Parts | None] = {}
         self._process_id = os.getpid()
         self._mapping = ErrorMapper(partial(unavailable, path))
@@ -73,22 +74,21 @@ class FilesTransaction(WriteBuffer):
 
     def _read(self, folder: OpenFolder, name: str, parts: Parts) -> bytes | None:
         try:
-            descriptor = folder.open_file(parts)
+            file = folder.open_file(parts)
         except FileNotFoundError:
             self._see(name, Seen(parts, None, f"file {name!r}"))
             return None
-        is_kept = False
+        found = os.fstat(file.fileno())
+        # One stays open for each inode, so that no other file gets it while the block relies on it.
+        kept = self._open.setdefault(found.st_ino, file)
         try:
-            found = os.fstat(descriptor)
-            # One stays open for each inode, so that no other file gets it while the block relies on it.
-            is_kept = self._open.setdefault(found.st_ino, descriptor) == descriptor
             folder.check_plain(parts, found)
             self._see(name, Seen(parts, identify(found), f"file {name!r}"))
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read()
+            with os.fdopen(file.fileno(), "rb", closefd=False) as reader:
+                return reader.read()
         finally:
-            if not is_kept:
-                os.close(descriptor)
+            if kept is not file:
+                file.close()
 
     def _see(self, name: str, seen: Seen) -> None:
         """Compare this at the end; a file that was seen in two states cannot have both, so the block is refused."""
@@ -107,13 +107,10 @@ class FilesTransaction(WriteBuffer):
             self._write(draft, self._target(name), data.encode() if isinstance(data, str) else data)
 
     def _write(self, draft: Path, target: Path, data: bytes) -> None:
-        descriptor = os.open(draft, _DRAFT, _PRIVATE)
-        try:
+        with closing(Descriptor(draft, _DRAFT, _PRIVATE)) as file:
             with suppress(FileNotFoundError, NotADirectoryError):  # The commit refuses a file in a folder's place.
-                os.fchmod(descriptor, S_IMODE(os.stat(target, follow_symlinks=False).st_mode))
-            write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
+                os.fchmod(file.fileno(), S_IMODE(os.stat(target, follow_symlinks=False).st_mode))
+            write_all(file.fileno(), data)
 
     def path(self, name: str) -> Path:
         """Return the path at which to create a draft, by any program: it becomes the file at the end of the block.
@@ -167,7 +164,7 @@ class FilesTransaction(WriteBuffer):
         """Refuse everything from now on, and delete what was not committed."""
         super().end()
         while self._open:
-            os.close(self._open.popitem()[1])
+            self._open.popitem()[1].close()
         drafts, self._drafts = self._drafts, {}
         if self._process_id == os.getpid():
             for draft in drafts.values():

@@ -16,7 +16,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,15 +140,16 @@ class Folder:
 def _flush_draft(folder: OpenFolder, draft: Parts) -> int:
     """Put a draft's bytes onto the disk, and return its inode; ConflictError if it is gone."""
     try:
-        descriptor = folder.open_file(draft)
+        file = folder.open_file(draft)
     except FileNotFoundError:
-        raise ConflictError(f"no file is at {folder.path.joinpath(*draft)}, where the block has a draft") from None
-    try:
-        found = os.fstat(descriptor)
+        raise ConflictError(
+            f"no file is at {folder.path.joinpath(*draft)}, where the block has a draft (it asked for the path and "
+            f"created nothing there, or somebody deleted it)"
+        ) from None
+    with closing(file):
+        found = os.fstat(file.fileno())
         folder.check_plain(draft, found)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.fsync(file.fileno())
     return found.st_ino
 
 

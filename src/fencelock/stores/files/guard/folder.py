@@ -13,11 +13,12 @@ import stat
 import threading
 import time
 import weakref
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from fencelock._platform import at_fork
 from fencelock.errors import GuardError, SourceUnavailableError
+from fencelock.stores.descriptors import Descriptor
 from fencelock.stores.files.guard.layout import JOURNAL, Identity, Parts
 
 LOCK_TIMEOUT_S = 5.0
@@ -42,13 +43,8 @@ class OpenFolder:
         self.path = path
         self.locked = -1
         """The journal's descriptor, from just before its lock is asked for."""
-        self._descriptors: dict[Parts, int] = {}
+        self._descriptors: dict[Parts, Descriptor] = {}
         _OPEN.add(self)
-
-    def __del__(self) -> None:
-        """Close what a signal handler's exception has kept from being closed."""
-        if hasattr(self, "_descriptors"):
-            self.close()
 
     def close(self) -> None:
         """Close every descriptor. Whoever has the lock frees it before, where no signal handler's exception can come
@@ -56,24 +52,24 @@ class OpenFolder:
         """
         while self._descriptors:
             with suppress(KeyError):
-                _close(self._descriptors.popitem()[1])
+                self._descriptors.popitem()[1].close()
 
     def disown(self) -> None:
         """Close the copies in a forked child; whatever goes on with them is refused by the kernel."""
-        for parts, descriptor in self._descriptors.items():
-            self._descriptors[parts] = self.locked = -1
-            _close(descriptor)
+        self.locked = -1
+        for descriptor in self._descriptors.values():
+            descriptor.close()
 
     def _open(self, parts: Parts, name: str, flags: int, parent: int | None) -> int:
         with _OPENING:
-            self._descriptors[parts] = os.open(name, flags, _PRIVATE_FILE, dir_fd=parent)
-        return self._descriptors[parts]
+            self._descriptors[parts] = Descriptor(name, flags, _PRIVATE_FILE, parent)
+        return self._descriptors[parts].fileno()
 
     # --- folders ------------------------------------------------------------------------------------------------------
     def folder(self, parts: Parts, *, create: bool = False) -> int:
         """Return the descriptor of a folder below this one; FileNotFoundError if it does not exist."""
         if parts in self._descriptors:
-            return self._descriptors[parts]
+            return self._descriptors[parts].fileno()
         if not parts:
             return self._open(parts, str(self.path), _FOLDER, None)
         parent = self.folder(parts[:-1], create=create)
@@ -93,7 +89,7 @@ class OpenFolder:
         return found
 
     def _device(self) -> int:
-        return os.fstat(self._descriptors[()]).st_dev
+        return os.fstat(self._descriptors[()].fileno()).st_dev
 
     def _make(self, name: str, parent: int, *, is_private: bool) -> None:
         """Make a folder, with the permissions of the one that it is in unless it is the guard's own."""
@@ -114,10 +110,10 @@ class OpenFolder:
         )
 
     # --- files --------------------------------------------------------------------------------------------------------
-    def open_file(self, parts: Parts) -> int:
+    def open_file(self, parts: Parts) -> Descriptor:
         """Return a new descriptor of a plain file, for reading; the caller closes it."""
         try:
-            return os.open(parts[-1], _READ, dir_fd=self.folder(parts[:-1]))
+            return Descriptor(parts[-1], _READ, parent=self.folder(parts[:-1]))
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
@@ -126,22 +122,18 @@ class OpenFolder:
     def read(self, parts: Parts) -> bytes | None:
         """Return a value of the guard's own; None if there is none."""
         try:
-            descriptor = self.open_file(parts)
+            file = self.open_file(parts)
         except FileNotFoundError:
             return None
-        try:
-            return os.read(descriptor, MAX_VALUE_BYTES)
-        finally:
-            os.close(descriptor)
+        with closing(file):
+            return os.read(file.fileno(), MAX_VALUE_BYTES)
 
     def create(self, parts: Parts, value: bytes) -> None:
         """Write a new file, and put its bytes onto the disk."""
-        descriptor = os.open(parts[-1], _NEW, _PRIVATE_FILE, dir_fd=self.folder(parts[:-1], create=True))
-        try:
-            write_all(descriptor, value)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        folder = self.folder(parts[:-1], create=True)
+        with closing(Descriptor(parts[-1], _NEW, _PRIVATE_FILE, folder)) as file:
+            write_all(file.fileno(), value)
+            os.fsync(file.fileno())
 
     def status(self, parts: Parts) -> os.stat_result | None:
         """Return the status of what has this name, without following a link; None if nothing has."""
@@ -204,7 +196,7 @@ class OpenFolder:
     @property
     def journal(self) -> int:
         """The descriptor of the journal."""
-        return self._descriptors[JOURNAL]
+        return self._descriptors[JOURNAL].fileno()
 
     def _open_journal(self, *, create: bool) -> bool:
         if JOURNAL in self._descriptors and self._is_journal():
@@ -225,7 +217,7 @@ class OpenFolder:
     def _reopen(self, home: int, flags: int) -> None:
         if JOURNAL in self._descriptors:
             self.locked = -1  # Another thread may get the number.
-            _close(self._descriptors.pop(JOURNAL))
+            self._descriptors.pop(JOURNAL).close()
         self._open(JOURNAL, JOURNAL[-1], flags, home)
 
     def _is_journal(self) -> bool:
@@ -239,11 +231,6 @@ class OpenFolder:
             f"it is frozen in the middle of a commit, or its disk hangs. `lslocks` names the process that holds "
             f"{self.path.joinpath(*JOURNAL)}: continue it or kill it, and try again. The next one finishes its commit"
         )
-
-
-def _close(descriptor: int) -> None:
-    if descriptor >= 0:
-        os.close(descriptor)
 
 
 def write_all(descriptor: int, value: bytes) -> None:

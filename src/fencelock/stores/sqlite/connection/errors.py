@@ -8,6 +8,8 @@ import errno
 import os
 import sqlite3
 
+from fencelock.stores.descriptors import Descriptor
+
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What a call of sqlite3 raises. Text from a damaged file, SQLite's messages included, may not be UTF-8."""
 Fault = sqlite3.Error | UnicodeDecodeError
@@ -42,7 +44,7 @@ def remedy_for(code: int) -> str | None:
 
 def _has_descriptor_left() -> bool:
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
+        Descriptor(os.devnull, os.O_RDONLY | os.O_CLOEXEC).close()
     except OSError as error:
         return error.errno not in {errno.EMFILE, errno.ENFILE}
     return True

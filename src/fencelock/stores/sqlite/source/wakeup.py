@@ -9,11 +9,12 @@ names appear in error messages and listings. A pipe has the name of its claim's 
 """
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from io import FileIO
 from pathlib import Path
 
 from fencelock.errors import SourceUnavailableError
+from fencelock.stores.descriptors import Descriptor
 
 _DRAIN_BYTES = 4096
 _MAX_RACES = 100
@@ -62,12 +63,9 @@ class PipeWakeup:
 
 def notify(database: Path, digest: str) -> None:
     """Wake the waiter of the claim with this digest, if it is listening."""
-    with suppress(OSError):
-        descriptor = os.open(_path(database, digest), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, b"!")
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError), closing(Descriptor(_path(database, digest), flags)) as pipe:
+        os.write(pipe.fileno(), b"!")
 
 
 def remove(database: Path, digest: str) -> None:
