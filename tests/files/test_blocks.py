@@ -176,7 +176,7 @@ def test_a_name_that_leads_out_is_refused(folder: GuardedFolder, name: str) -> N
                 use(name)
 
 
-NOT_PLAIN = r"symbolic link|no plain file|hard links"
+NOT_PLAIN = r"symbolic link|not a plain file|hard links"
 
 
 @pytest.mark.parametrize("name", ["link", "linked/a", "folder", "twice", "pipe", "socket"])
@@ -203,7 +203,7 @@ def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Pa
 def test_a_file_in_the_place_of_a_folder_is_refused(folder: GuardedFolder) -> None:
     folder.write(5, **{"a.txt": "file"})
     for use in (write("a.txt/b", "new"), lambda txn: txn.read("a.txt/b"), lambda txn: txn.delete("a.txt/b")):
-        with pytest.raises(GuardError, match="or no folder"):
+        with pytest.raises(GuardError, match="or not a folder"):
             in_block(folder, 5, write("fine", "new"), use)
     assert folder.read() == {"a.txt": "file"}
     assert folder.leftovers() == []
@@ -382,6 +382,24 @@ def test_a_journal_that_was_deleted_and_made_again_is_the_one_to_lock(folder: Gu
     (folder.home / "journal").unlink()
     folder.write(5, a="new")
     held.close()
+    assert folder.read() == {"a": "new"}
+
+
+def test_a_journal_that_somebody_else_makes_at_the_same_moment_is_the_one_to_lock(
+    folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, reopen = folder.home / "journal", folder_module.OpenFolder._reopen
+    journal.unlink()
+
+    def make_meanwhile(*args: Any) -> None:
+        try:
+            reopen(*args)
+        except FileNotFoundError:
+            journal.touch()
+            raise
+
+    monkeypatch.setattr(folder_module.OpenFolder, "_reopen", make_meanwhile)
+    folder.write(5, a="new")
     assert folder.read() == {"a": "new"}
 
 

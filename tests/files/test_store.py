@@ -1,5 +1,7 @@
 """The guard's store of a folder: its URL, what it refuses to run on, what `doctor` and `--print-policy` say."""
 
+import errno
+import json
 import os
 import shutil
 import stat
@@ -14,11 +16,31 @@ from fencelock import ConfigError, GuardError, SchemaError, SourceUnavailableErr
 from fencelock.stores import filesystems
 from fencelock.stores.files.guard import journal as journal_module
 from fencelock.stores.files.guard import store as store_module
+from fencelock.stores.files.guard.folder import OpenFolder
 from fencelock.stores.files.guard.journal import decode_journal, encode_journal
 from fencelock.stores.files.guard.layout import Step, name_parts, names_of
 from fencelock.stores.files.guard.store import FilesGuard
 from tests.files.guarded import LOCK, RESOURCE, GuardedFolder
 from tests.support.helpers import folder_in_memory
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+def test_what_fails_once_the_files_are_renamed_takes_nothing_back(
+    folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors may run out just when what killed processes have left behind is looked for."""
+
+    def list_nothing(*_: object) -> list[str]:
+        marks.append(json.loads((folder.home / "marks" / RESOURCE).read_bytes()))
+        raise OSError(errno.EMFILE, "too many open files")
+
+    marks: list[dict[str, str]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenFolder, "names", list_nothing)
+        folder.write(5, day="monday")
+    assert [mark["token"] for mark in marks] == ["5"], "what is left behind is looked for when the seal is done"
+    assert folder.read() == {"day": "monday"}
+    assert folder.guard.mark().token == 5
 
 
 # --- the URL ----------------------------------------------------------------------------------------------------------
@@ -39,6 +61,17 @@ def test_all_urls_of_a_folder_are_one(tmp_path: Path) -> None:
     }
     assert len(urls) == 1
     assert FilesGuard(urls.pop()).path == base
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_an_error_of_the_folder(tmp_path: Path) -> None:
+    folder = OpenFolder(tmp_path / "exports")
+    folder.path.mkdir()
+    folder.folder(())
+    folder.path.rmdir()
+    assert not folder.lock(create=False)
+    with pytest.raises(FileNotFoundError):
+        folder.lock(create=True)
+    folder.close()
 
 
 def test_names_are_kept_apart_however_long() -> None:
@@ -171,7 +204,7 @@ def test_a_journal_that_is_not_whole_is_none() -> None:
 )  # fmt: skip
 def test_a_journal_that_somebody_else_wrote_admits_nobody(folder: GuardedFolder, body: bytes) -> None:
     (folder.home / "journal").write_bytes(journal_module._digest(body) + b"\n" + body)
-    with pytest.raises(SchemaError, match=r"the journal of the guard is none|schema 4"):
+    with pytest.raises(SchemaError, match=r"is not a journal|schema 4"):
         folder.guard.seal(folder.lease(5))
 
 

@@ -259,8 +259,9 @@ def _collect(folder: OpenFolder, outdated: Outdated) -> None:
     a value while the lock is held.
     """
     drafts = (*DRAFTS, *name_parts(outdated.resource))
-    old = [name for name in folder.names(drafts) if _is_below(name, outdated.below_token)]
-    _remove_all(folder, [(*drafts, name) for name in old] + [(*STAGED, name) for name in folder.names(STAGED)])
+    with suppress(OSError, GuardError):  # The commit is done: what stays is deleted after the next one.
+        old = [name for name in folder.names(drafts) if _is_below(name, outdated.below_token)]
+        _remove_all(folder, [(*drafts, name) for name in old] + [(*STAGED, name) for name in folder.names(STAGED)])
 
 
 def _is_below(name: str, token: int) -> bool:

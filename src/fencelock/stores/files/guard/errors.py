@@ -47,4 +47,4 @@ def _remedy(error: OSError) -> str:
         return "make room on the disk"
     if error.errno in _DENIED:
         return "let this user read and write the folder and everything in it"
-    return "do what it says"
+    return "fix its cause"

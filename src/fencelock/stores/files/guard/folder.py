@@ -28,7 +28,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _JOURNAL = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_FILE = {errno.ELOOP: "is a symbolic link", errno.ENXIO: "is no plain file", errno.ENODEV: "is no plain file"}
+_NO_FILE = {errno.ELOOP: "is a symbolic link", errno.ENXIO: "is not a plain file", errno.ENODEV: "is not a plain file"}
 """What an error of opening says of what has the name: a socket cannot be opened, nor a device without a driver."""
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -83,7 +83,7 @@ class OpenFolder:
         except OSError as error:
             if error.errno not in {errno.ELOOP, errno.ENOTDIR}:
                 raise
-            raise self.refusal(parts, "is a symbolic link, or no folder") from error
+            raise self.refusal(parts, "is a symbolic link, or not a folder") from error
         if os.fstat(found).st_dev != self._device():
             raise self.refusal(parts, "is on another device, to which nothing can be renamed")
         return found
@@ -145,7 +145,7 @@ class OpenFolder:
     def check_plain(self, parts: Parts, found: os.stat_result) -> None:
         """Raise GuardError unless it is a plain file with one name, on the folder's device."""
         if not stat.S_ISREG(found.st_mode):
-            raise self.refusal(parts, "is no plain file")
+            raise self.refusal(parts, "is not a plain file")
         if found.st_nlink > 1:
             raise self.refusal(parts, f"has {found.st_nlink} names (hard links)")
         if found.st_dev != self._device():
@@ -205,13 +205,17 @@ class OpenFolder:
         try:
             home = self.folder(JOURNAL[:-1], create=create)
         except FileNotFoundError:
+            if create:
+                raise  # Somebody has deleted the folder since it was opened, or nothing can be created there.
             return False
         try:
             self._reopen(home, _JOURNAL)
         except FileNotFoundError:
-            with suppress(FileExistsError):
+            try:
                 self._reopen(home, _JOURNAL | os.O_CREAT | os.O_EXCL)
-                os.fsync(home)
+            except FileExistsError:
+                return self._open_journal(create=create)  # Another process or thread has made it meanwhile.
+            os.fsync(home)
         return True
 
     def _reopen(self, home: int, flags: int) -> None:

@@ -1,7 +1,8 @@
 """The journal of a folder: the renames of the commit under way, written before the first of them.
 
-Promise: pure. A journal that was written only in part, because its writer or the power was cut, counts as none: the
-first rename comes after the journal's flush. Never: a path accepted that leads out of the folder.
+Promise: pure. A journal that was written only in part, because its writer or the power was cut, counts as none: with
+several renames, the first comes after the journal's flush; a single one needs no flush (see `commit.py`).
+Never: a path accepted that leads out of the folder.
 """
 
 import hashlib
@@ -56,8 +57,8 @@ def _is_part(part: object) -> bool:
 
 def _no_journal(url: str) -> SchemaError:
     return SchemaError(
-        f"{url}: what is stored as the journal of the guard is none, so an interrupted commit cannot be finished: find "
-        f"out who wrote there, and restore the folder from a backup"
+        f"{url}: the file stored as the guard's journal is not a journal, so an interrupted commit cannot be finished: "
+        f"find out who wrote there, and restore the folder from a backup"
     )
 
 
