@@ -1,4 +1,4 @@
--- The guard's functions, third file: what is done once per key (`once=`, `fencelock.dispatch`). Only a transaction that has
+-- The guard's functions, fourth file: what is done once per key (`once=`, `fencelock.dispatch`). Only a transaction that has
 -- presented the resource's mark writes it; a role that may present the resource reads it, with a stale token too.
 
 -- name: create_check_effect

@@ -37,7 +37,8 @@ from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
 FUNCTIONS = tuple(
-    statements(__package__, f"functions_{name}.sql") for name in ("rights", "present", "effects", "marks", "floors")
+    statements(__package__, f"functions_{name}.sql")
+    for name in ("rights", "present", "triggers", "effects", "marks", "floors")
 )
 """In the order in which they are installed."""
 PROTECTION = statements(__package__, "protection.sql")
