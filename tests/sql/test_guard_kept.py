@@ -230,3 +230,14 @@ def test_g11_a_block_cannot_end_while_another_thread_is_in_a_statement(guarded: 
         run(other, "ROLLBACK")
     with guard.transaction(HandmadeLease(6)) as again:
         assert guarded.sql.number_of(again) != number
+
+
+@pytest.mark.parametrize("sql_server", ["postgres18"])
+def test_g11_a_block_cannot_end_while_another_thread_is_about_to_send_a_statement(kept: Kept) -> None:
+    """A lock of psycopg's is held from before the statement is sent until its answer is there."""
+    late: list[Any] = []
+    with pytest.raises(GuardError, match="ended in the middle of a statement"):
+        kept.write(5, "mine", lambda native: (late.append(native), kept.end(native.lock.acquire())))
+    assert late[0].closed
+    assert kept.guarded.value() == "first"
+    kept.write(5, "later")

@@ -88,17 +88,24 @@ class PostgresBlockState(BlockState):
         """Return why a block that ended without an exception cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
-        if self.is_cut_off():
-            return closed_inside()
-        status = self.info.transaction_status
-        if status == TransactionStatus.ACTIVE:
+        if self.is_in_statement:
             return GuardError(
                 "the guarded block ended in the middle of a statement (a COPY, a pipeline, another thread): nothing of "
                 "it was written. Leave those blocks first"
             )
+        if self.is_cut_off():
+            return closed_inside()
+        status = self.info.transaction_status
         if status == TransactionStatus.INERROR:
             return failed_inside()
         return ended_inside() if status == TransactionStatus.IDLE else None
+
+    @property
+    def is_in_statement(self: Any) -> bool:
+        """Whether a statement has not ended. Another thread, or task, has the lock from before it sends one; libpq
+        reports one only after it is sent, when the server may be waiting for a row already.
+        """
+        return bool(self.lock.locked() or self.info.transaction_status == TransactionStatus.ACTIVE)
 
     def is_cut_off(self: Any) -> bool:
         """Return whether the idle connection is closed, by the server or here.

@@ -62,11 +62,13 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
         if native is None:
             return False
         was_in_block, status = native.is_in_block, native.info.transaction_status
-        self._is_lost = was_in_block and FORKS.is_ours(native) and native.is_cut_off()
+        is_in_statement = native.is_in_statement
+        is_out = native.is_out or is_in_statement
+        self._is_lost = was_in_block and FORKS.is_ours(native) and not is_in_statement and native.is_cut_off()
         native.take_back()
-        if status in _IN_TRANSACTION and FORKS.is_ours(native) and not native.is_out:
+        if status in _IN_TRANSACTION and FORKS.is_ours(native) and not is_out:
             return True
-        if native.is_out or was_in_block or status != TransactionStatus.IDLE:
+        if is_out or was_in_block or status != TransactionStatus.IDLE:
             FORKS.close(native)
         return False
 
