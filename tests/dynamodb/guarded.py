@@ -21,6 +21,7 @@ class Scene:
         self.url = corner.url()
         self.lease = HandmadeLease(5)
         self.guard = self.opened()
+        self.guard.install()
         self.guard.protect()
 
     def opened(self, endpoint: str | None = None, resource: str = RESOURCE) -> Any:

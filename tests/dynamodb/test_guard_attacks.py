@@ -71,7 +71,9 @@ class Attack:
     def __init__(self, stage: Stage, corner: Corner, way: str, how: str = "") -> None:
         self.stage = stage
         self.corner = corner
-        fencelock.guard(corner.url(), resource=RESOURCE, lock=LOCK).protect()
+        guard = fencelock.guard(corner.url(), resource=RESOURCE, lock=LOCK)
+        guard.install()
+        guard.protect()
         values = {"endpoint": corner.endpoint, "url": corner.url(), "resource": RESOURCE, "lock": LOCK}
         self.way = way.format(key=corner.key("list"), table=DATA, how=how, **values)
 

@@ -32,7 +32,9 @@ class DynamoFace(Face):
         self.corner = corner
         self.url = corner.url()
         self.key = corner.key("value")
-        fencelock.guard(self.url, resource=RESOURCE, lock=LOCK).protect()
+        guard = fencelock.guard(self.url, resource=RESOURCE, lock=LOCK)
+        guard.install()
+        guard.protect()
         corner.put("value", v="initial")
 
     def put(self, txn: Any, value: str) -> None:

@@ -37,7 +37,9 @@ def test_a_server_whose_transactions_are_not_atomic_accepts_a_write_after_the_ne
     from moto.dynamodb.models import DynamoDBBackend
 
     url = f"dynamodb://{REGION}/marks?endpoint={moto_endpoint}"
-    fencelock.guard(url, resource=RESOURCE, lock=LOCK).protect()
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
+    guard.install()
+    guard.protect()
     client = boto3.client("dynamodb", region_name=REGION, endpoint_url=moto_endpoint)
     client.create_table(
         TableName=DATA,

@@ -216,6 +216,13 @@ def test_there_must_be_something_to_unprotect(open_guard: Opener, file: Path) ->
         guard.unprotect("nosuch", reason="x")
 
 
+def test_a_failed_first_protect_leaves_nothing(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", "reports")
+    with pytest.raises(GuardError, match="there is no table 'nosuch'"):
+        open_guard(file).protect("reports", "nosuch")
+    assert ask(file, "SELECT name FROM sqlite_master WHERE name LIKE 'fencelock%'") == []
+
+
 # --- inspection ---
 def codes(file: Path) -> list[str]:
     findings: list[Finding] = guard_store(url_of(file)).examine()

@@ -1,5 +1,6 @@
 """Which tables the guard on an SQL server protects, and what installing, repeating and taking away do."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -18,6 +19,18 @@ def check_refused(guarded: Guarded, statement: str) -> None:
     with guarded.database.connect() as native, pytest.raises(guarded.sql.client_error) as caught:
         run(native, statement)
     assert guarded.sql.code_of(caught.value) == "FL001", statement
+
+
+def test_a_failed_first_protect_leaves_no_schema(sql: SqlDialect, unprotected: Guarded) -> None:
+    store = guard_store(unprotected.database.url())
+    for names in (("nowhere",), ("reports", "nowhere"), ("re ports",)):
+        with pytest.raises(GuardError, match=r"there is no table .*nowhere|there is no table .*re ports"):
+            unprotected.guard().protect(*names)
+        with pytest.raises(GuardError, match="there is no table"):
+            asyncio.run(unprotected.async_guard().protect(*names))
+    assert not store.is_installed()
+    unprotected.guard().protect("reports")
+    assert store.is_installed()
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.durations import Duration
 from fencelock._api.executors import executor_for
-from fencelock._api.guard_core import check_free, check_transactional_ddl
+from fencelock._api.guard_core import check_free
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
+from fencelock._api.preparing import check_transactional_ddl
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -158,8 +159,7 @@ class AsyncGuard(BaseGuard):
         asked = (self._core.scope, tables, mode, info, who)
         if connection is None:
             self._check_free()
-            await self._executor.repair()
-            await self._executor.install()
+            await self._executor.prepare(tables)
             await self._operate(admin.protect(*asked) if tables else admin.create_mark(self._core.scope, info, who))
         else:
             inside = self._inside(connection)

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential, asking
-from fencelock._api.guard_core import FAILED, ROLLED_BACK, GuardCore, GuardedWork, repair
+from fencelock._api.guard_core import FAILED, ROLLED_BACK, GuardCore, GuardedWork
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once
+from fencelock._api.preparing import prepare, repair
 from fencelock._api.proving import is_proven, prove
 from fencelock._api.validation import check_keeps_open
 from fencelock._drivers.aio import Threads
@@ -72,6 +73,9 @@ class Executor(Protocol):
     async def repair(self) -> None:
         """Create again what somebody has dropped of the store's schema."""
 
+    async def prepare(self, tables: tuple[str, ...]) -> None:
+        """Have the store make its schema before it protects these tables."""
+
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> AsyncWork:
         """Return a guarded transaction that has not begun."""
 
@@ -127,6 +131,10 @@ class AsyncioExecutor:
     async def repair(self) -> None:
         """Create again what somebody has dropped of the store's schema."""
         await _run_in_thread(partial(repair, self._store))
+
+    async def prepare(self, tables: tuple[str, ...]) -> None:
+        """Have the store make its schema before it protects these tables."""
+        await _run_in_thread(partial(prepare, self._store, tables))
 
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "AsyncioWork":
         """Return a guarded transaction that has not begun."""
@@ -246,6 +254,10 @@ class ThreadExecutor:
     async def repair(self) -> None:
         """Create again what somebody has dropped of the store's schema."""
         await self._beginnings.run(repair, self._core.store)
+
+    async def prepare(self, tables: tuple[str, ...]) -> None:
+        """Have the store make its schema before it protects these tables."""
+        await self._beginnings.run(prepare, self._core.store, tables)
 
     def work(self, credential: Credential, limit: IdleLimit, once: Once | None) -> "ThreadWork":
         """Return a guarded transaction that has not begun."""

@@ -14,9 +14,10 @@ from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import LeaseLike, credential_of
 from fencelock._api.durations import Duration
 from fencelock._api.guard_blocks import Admission, GuardedTransaction
-from fencelock._api.guard_core import check_free, check_transactional_ddl, repair
+from fencelock._api.guard_core import check_free
 from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
+from fencelock._api.preparing import check_transactional_ddl, prepare, repair
 from fencelock._api.proving import prove
 from fencelock._api.validation import (
     check_closable,
@@ -158,7 +159,7 @@ class Guard(BaseGuard):
     def install(self) -> None:
         """Make the guard's half of fencelock's schema if the store has none; safe when run concurrently.
 
-        `protect` does it too, and SQLite makes its own with the first mark.
+        `protect` does it too where it protects tables, and SQLite makes its own with the first mark.
         """
         self._core.store.install()
 
@@ -189,8 +190,7 @@ class Guard(BaseGuard):
         asked = (self._core.scope, tables, mode, info, who)
         if connection is None:
             check_free(self.url)
-            repair(self._core.store)
-            self._core.store.install()
+            prepare(self._core.store, tables)
             self._operate(admin.protect(*asked) if tables else admin.create_mark(self._core.scope, info, who))
         else:
             inside = self._inside(connection)

@@ -22,12 +22,12 @@ from fencelock._flows import admin, effects, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock._platform import at_fork
-from fencelock.errors import GuardError, UnsupportedError
+from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, emit, is_observed
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import GuardFlow, InspectResources
-from fencelock.protocol.stores import CallerGuardStore, GuardConnection, GuardStore, SQLGuardStore
+from fencelock.protocol.stores import CallerGuardStore, GuardConnection, GuardStore
 
 
 class OpenBlock:
@@ -82,21 +82,6 @@ def check_free(url: str, task: object = None) -> None:
                 f"this {who} has a guarded transaction open on {url} already, and would wait for itself: leave that "
                 f"block first, or put everything into one guard(resources=[…])"
             )
-
-
-def repair(store: GuardStore) -> None:
-    """Have a database create again what somebody has dropped of its schema."""
-    if isinstance(store, SQLGuardStore):
-        store.repair()
-
-
-def check_transactional_ddl(store: GuardStore) -> None:
-    """Raise UnsupportedError unless the store's tables can be protected inside a caller's transaction."""
-    if not (isinstance(store, SQLGuardStore) and store.has_transactional_ddl):
-        raise UnsupportedError(
-            f"{store.url} protects no table inside your transaction, which every DDL statement there would commit: "
-            f"commit it first, and then call the same without connection=, as the migration's last step"
-        )
 
 
 Result = TypeVar("Result")

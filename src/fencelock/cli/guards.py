@@ -11,6 +11,7 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
+from fencelock._api.preparing import prepare
 from fencelock._api.validation import check_roles
 from fencelock.cli.marks import guard_of, marks_as_json, read_source, rights_to
 from fencelock.cli.options import json_option, reason_option, resource_option, source_option
@@ -88,7 +89,7 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
     guard = fencelock.guard(url, resource=resource, lock=lock)
     if roles:
         # First: a store without rights refuses this, and then nothing is protected either.
-        store.install()
+        prepare(store, tables)
         guard.grant(*roles)
     of_tables = f"protecting {len(tables)} tables: each is read once, and waits for open writers"
     with showing_work(of_tables if tables else "creating the mark"):

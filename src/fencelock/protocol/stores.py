@@ -232,6 +232,9 @@ class SQLGuardStore(CallerGuardStore, Protocol):
     def repair(self) -> None:
         """Create again what somebody has dropped of the schema; do nothing where there is none."""
 
+    def check_tables(self, names: tuple[str, ...]) -> None:
+        """Raise GuardError if there is no schema yet, and `install` would make it for a table that does not exist."""
+
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> FrameworkConnection:
         """Return a connection that uses a framework's own: `connection` has DB-API cursors, whose parameters are
         written in `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.

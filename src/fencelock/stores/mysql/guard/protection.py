@@ -113,6 +113,10 @@ class Protector:
                 changed.append(Protection(protection.table, resource, other))
         return Protected(tuple(changed))
 
+    def check(self, names: tuple[str, ...]) -> Statements:
+        """Raise GuardError if one of these tables does not exist, or cannot be protected."""
+        yield from self._tables(names)
+
     def unprotect(self, resource: str, names: tuple[str, ...]) -> Statements:
         """Drop the triggers of these tables of the resource, or of all its tables."""
         rows = (yield self._fill(SQL.show_triggers, resource=resource))[0]

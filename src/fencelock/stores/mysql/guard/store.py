@@ -9,12 +9,14 @@ repeated, and the schema's number, without which nothing is called, is written l
 """
 
 import hashlib
+from functools import partial
 from typing import Any, cast
 
 import pymysql
 
 from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
 from fencelock.model import Finding
+from fencelock.protocol.generators import run_generator
 from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.mysql.connection.client import (
     FORKS,
@@ -23,6 +25,7 @@ from fencelock.stores.mysql.connection.client import (
     open_async_connection,
     open_connection,
 )
+from fencelock.stores.mysql.connection.errors import error_mapper
 from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.install import check_removal, check_tables, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
@@ -35,6 +38,7 @@ from fencelock.stores.mysql.guard.connection import SETTLE_SEPARATE, AsyncMySQLG
 from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
+from fencelock.stores.mysql.guard.protection import Protector
 from fencelock.stores.sql.guard import SCHEMA_NUMBER, check_guard_schema
 from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
 from fencelock.stores.sql.inspection import guard_refused
@@ -129,6 +133,17 @@ class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]
             FORKS.close(native)
         if is_to_repair:
             self.install()
+
+    def check_tables(self, names: tuple[str, ...]) -> None:
+        """Raise GuardError if there is no schema yet, and one of these tables does not exist or cannot be protected."""
+        if self.is_installed():
+            return
+        native = open_connection(self.info, REQUEST_TIMEOUT_S)
+        try:
+            with error_mapper(self.info):
+                run_generator(Protector(self.info.database).check(names), partial(results, native))
+        finally:
+            FORKS.close(native)
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

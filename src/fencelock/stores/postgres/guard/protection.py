@@ -6,8 +6,9 @@ of tables are looked up in the session's own search_path.
 
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from psycopg import Connection
 from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
     InvalidName,
     SyntaxError,  # noqa: A004
@@ -20,6 +21,8 @@ from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.rights import SQL, Trips, entry_row, ordered
 from fencelock.stores.sql.guard import GuardCodecBase
+
+_FIND_MISSING = "SELECT wanted.name FROM unnest(%s::text[]) AS wanted (name) WHERE to_regclass(wanted.name) IS NULL"
 
 
 class PostgresProtectionCodec(GuardCodecBase):
@@ -132,6 +135,16 @@ class PostgresMigrationCodec(PostgresProtectionCodec):
         ask.ChangeMark: _change_mark,
         ask.WriteAudit: _write_audit,
     }
+
+
+def check_tables(native: Connection[Any], names: Sequence[str]) -> None:
+    """Raise GuardError unless these tables exist, where there is no schema yet."""
+    try:
+        missing = native.execute(_FIND_MISSING, (list(names),)).fetchall()
+    except (InvalidName, SyntaxError) as error:
+        raise _no_table(" or ".join(map(repr, names))) from error
+    if missing:
+        raise _no_table(repr(missing[0][0]))
 
 
 def change_of(request: ask.ChangeMark) -> Statement:

@@ -13,6 +13,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_async_connection, open_connection
+from fencelock.stores.postgres.connection.errors import error_mapper
 from fencelock.stores.postgres.connection.install import install, is_installed, uninstall
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.guard.block import (
@@ -30,6 +31,7 @@ from fencelock.stores.postgres.guard.connection import AsyncPostgresGuardConnect
 from fencelock.stores.postgres.guard.errors import map_request_error
 from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
+from fencelock.stores.postgres.guard.protection import check_tables
 from fencelock.stores.sql.guard import SCHEMA_NUMBER
 from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
 from fencelock.stores.sql.inspection import guard_refused
@@ -117,6 +119,12 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
             ((is_left,),) = native.execute("SELECT to_regprocedure('fencelock.enforce()') IS NOT NULL").fetchall()
         if is_left:
             self.install()
+
+    def check_tables(self, names: tuple[str, ...]) -> None:
+        """Raise GuardError if there is no schema yet, and one of these tables does not exist."""
+        if not self.is_installed():
+            with error_mapper(self.info), open_connection(self.info, REQUEST_TIMEOUT_S) as native:
+                check_tables(native, names)
 
     def examine(self) -> list[Finding]:
         """Return what in this database's setup breaks the guard's guarantees."""

@@ -100,6 +100,9 @@ class SQLiteGuard:
         # Not opened: a caller's transaction may hold its locks, and it may use another library of SQLite.
         check_exists(self.path)
 
+    def check_tables(self, names: tuple[str, ...]) -> None:
+        """Do nothing: the schema and the triggers are made in one transaction."""
+
     def is_installed(self) -> bool:
         """Return whether the file has the guard's half; SchemaError if it is another version's."""
         if not self.path.exists():
