@@ -244,6 +244,12 @@ def test_doctor_names_what_would_break_the_promise(open_guard: Opener, tmp_path:
     assert not (tmp_path / "nosuch.db").exists()
 
 
+def test_a_resource_that_keeps_keys_needs_no_table(open_guard: Opener, file: Path) -> None:
+    with open_guard(file).transaction(HandmadeLease(5), once="2026-11-22"):
+        pass
+    assert codes(file) == []
+
+
 def test_the_guards_of_a_lock_are_found_at_a_url(open_guard: Opener, file: Path) -> None:
     open_guard(file, resource="a").seal(HandmadeLease(5))
     open_guard(file, resource="b").seal(HandmadeLease(5))

@@ -3,7 +3,9 @@
 Promise: nothing is changed; a store that refuses to answer is a finding, not an exception.
 """
 
+import shlex
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
@@ -77,6 +79,43 @@ def unprotected(url: str, resource: str) -> Finding:
     message = f"resource {resource!r} protects no table: only code that uses the guard is checked"
     remedy = f"run `fencelock protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
     return Finding("unprotected", message, remedy, resource)
+
+
+class Uses(NamedTuple):
+    """What resources are used for besides protecting tables."""
+
+    rights: frozenset[str]
+    """The resources, and the prefixes that end with *, which roles have rights to."""
+    kept: frozenset[str] | None
+    """The resources that keep keys (`once=`, `fencelock.dispatch`); None if this role may not read them."""
+
+    def need_no_table(self, resource: str) -> bool:
+        """Return whether a resource with a mark is meant to protect no table: it keeps keys, or it is one of many to
+        which a role has a right by their prefix. A role that may not read the keys takes a right to it for a reason.
+        """
+        is_one_of_many = any(right != "*" and _covers(right, resource) for right in self.rights if right[-1:] == "*")
+        return is_one_of_many or resource in (self.rights if self.kept is None else self.kept)
+
+    def is_idle(self, right: str, others: Iterable[str]) -> bool:
+        """Return whether a right covers none of these resources, and none that keeps keys."""
+        return not any(_covers(right, resource) for resource in (*others, *(self.kept or ())))
+
+
+def _covers(right: str, resource: str) -> bool:
+    return right == resource or (right.endswith("*") and resource.startswith(right[:-1]))
+
+
+def idle_right(url: str, resource: str, role: str) -> Finding:
+    """Return the finding about a right that nothing shows to be used."""
+    message = (
+        f"{role} has a right to resource {resource!r}, and no table, no mark and no key belongs to such a resource: "
+        f"who gets the role or the resource may raise its mark"
+    )
+    remedy = (
+        f"if a program is yet to use it, leave it: its first seal ends this finding. Otherwise run `fencelock revoke "
+        f"{url} --resource {shlex.quote(resource)} --role {shlex.quote(role)} --reason …`"
+    )
+    return Finding("idle-right", message, remedy, resource)
 
 
 def open_reference(url: str, table: str, parent: str, resource: str) -> Finding:

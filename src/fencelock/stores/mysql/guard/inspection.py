@@ -15,13 +15,23 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, decode_text, literals, quoted, results
 from fencelock.stores.mysql.guard.errors import read_report
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
-from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, orphaned, tables_lost, unprotected
+from fencelock.stores.sql.inspection import (
+    Uses,
+    idle_right,
+    no_marks,
+    only_observed,
+    open_reference,
+    orphaned,
+    tables_lost,
+    unprotected,
+)
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
 GUARD = statements(__package__, "guard.sql")
 _NO_ROUTINE = {1305, 1146}
 _NO_TABLE = 1146
+_NOT_PERMITTED = {1044, 1142, 1143}
 _IS_FIRST = "1"
 
 
@@ -45,11 +55,13 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
             return lost + [orphaned(info.url, table, resource) for table, resource in sorted(orphans)]
         return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)
-    rights = ask(GUARD.show_rights)
+    rights = [(decode_text(row[0]), decode_text(row[1])) for row in ask(GUARD.show_rights)]
+    marked = [decode_text(mark[0]) for mark in marks]
+    uses = Uses(frozenset(resource for resource, _ in rights), _read_kept(ask))
     return [
         *_about_tables(entries, rows, info.url),
-        *_about_marks(entries, marks, info.url),
-        *_about_rights(entries, rights, info.url),
+        *_about_marks(entries, marked, uses, info.url),
+        *_about_rights(entries, marked, rights, uses, info.url),
         *_about_side_doors(ask, entries, info.url),
     ]
 
@@ -81,27 +93,33 @@ def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> 
             yield Finding("late-trigger", message, again, entry.resource)
 
 
-def _about_marks(entries: list[MySQLProtectionEntry], marks: Rows, url: str) -> Iterator[Finding]:
-    """Yield the resources without tables."""
+def _read_kept(ask: Callable[[str], Rows]) -> frozenset[str] | None:
+    """Return the resources that keep keys; None if this account may not read them."""
+    try:
+        return frozenset(decode_text(row[0]) for row in ask(SQL.kept))
+    except pymysql.Error as error:
+        report = read_report(error)
+        if report is None or report.number not in _NOT_PERMITTED:
+            raise
+        return None
+
+
+def _about_marks(entries: list[MySQLProtectionEntry], marked: list[str], uses: Uses, url: str) -> Iterator[Finding]:
+    """Yield the resources without tables, unless they need none."""
     protected = {entry.resource for entry in entries}
-    for resource in (decode_text(mark[0]) for mark in marks):
-        if resource not in protected:
+    for resource in marked:
+        if resource not in protected and not uses.need_no_table(resource):
             yield unprotected(url, resource)
 
 
-def _about_rights(entries: list[MySQLProtectionEntry], rights: Rows, url: str) -> Iterator[Finding]:
-    """Yield the rights to resources without tables."""
-    protected = {entry.resource for entry in entries}
-    for resource, account in (map(decode_text, row) for row in rights):
-        prefix = resource[:-1] if resource.endswith("*") else None
-        if resource not in protected and not (prefix is not None and any(one.startswith(prefix) for one in protected)):
-            yield Finding(
-                "idle-right",
-                f"account {account} has a right to resource {resource!r}, which protects no table",
-                f"run `fencelock revoke {url} --resource {resource} --role {account} --reason …`, unless all its data "
-                f"is elsewhere",
-                resource,
-            )
+def _about_rights(
+    entries: list[MySQLProtectionEntry], marked: list[str], rights: list[tuple[str, str]], uses: Uses, url: str
+) -> Iterator[Finding]:
+    """Yield the rights to resources without tables, marks and keys."""
+    used = {*(entry.resource for entry in entries), *marked}
+    for resource, account in rights:
+        if uses.is_idle(resource, used):
+            yield idle_right(url, resource, account)
 
 
 def _about_side_doors(ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], url: str) -> Iterator[Finding]:

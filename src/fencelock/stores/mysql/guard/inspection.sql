@@ -9,6 +9,10 @@ FROM information_schema.TRIGGERS
 WHERE TRIGGER_SCHEMA = CONVERT({database} USING utf8mb4)
     AND TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$';
 
+-- name: kept
+-- Resources that keep keys.
+SELECT DISTINCT resource FROM {here}.fencelock_effect;
+
 -- name: cascades
 -- Foreign keys between tables of this database: child, parent, and what a change of the parent does.
 SELECT TABLE_NAME, REFERENCED_TABLE_NAME, CONCAT('ON DELETE ', DELETE_RULE, ', ON UPDATE ', UPDATE_RULE)

@@ -4,7 +4,8 @@ Promise: nothing is changed. Run it with the application's own URL: the findings
 Not visible are what a superuser has done and undone since, and rows written while a table was not protected.
 """
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -13,7 +14,16 @@ from fencelock.model import Finding
 from fencelock.stores.postgres.connection.inspection import open_functions
 from fencelock.stores.postgres.connection.install import lost_tables
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, orphaned, tables_lost, unprotected
+from fencelock.stores.sql.inspection import (
+    Uses,
+    idle_right,
+    no_marks,
+    only_observed,
+    open_reference,
+    orphaned,
+    tables_lost,
+    unprotected,
+)
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
@@ -38,11 +48,20 @@ def findings(native: psycopg.Connection[Any], info: PostgresConnectionInfo) -> l
         return [Finding("guard-refused", message, "as the schema's owner: GRANT USAGE ON SCHEMA fencelock TO …")]
     if found[0][2]:
         return [open_functions(info.url, "write to protected tables without a token")]
+    uses = _read_uses(ask)
+    return [
+        *(unprotected(info.url, resource) for (resource,) in ask(SQL.unprotected) if not uses.need_no_table(resource)),
+        *_idle_rights(ask, uses, info.url),
+        *_examine(ask, info.url),
+    ]
+
+
+def _examine(ask: Callable[[str], Rows], url: str) -> list[Finding]:
     return [
         finding
         for statement, find in _EXAMINATIONS
         for row in ask(statement)
-        if (finding := find(info.url, *row)) is not None
+        if (finding := find(url, *row)) is not None
     ]
 
 
@@ -91,11 +110,20 @@ def _readers(_: str, role: str, table: str) -> Finding:
     return Finding("open-marks", message, remedy)
 
 
-def _idle_right(url: str, resource: str, role: str, is_known: bool) -> Finding:
-    why = "no protected table belongs to such a resource" if is_known else "there is no such role"
-    message = f"the role {role} has a right to resource {resource!r}, and {why}: who gets either may raise its mark"
-    remedy = f"run `fencelock revoke {url} --resource {resource!r} --role {role} --reason …`, or protect its tables"
-    return Finding("idle-right", message, remedy, resource)
+def _read_uses(ask: Callable[[str], Rows]) -> Uses:
+    may_read = ask(SQL.may_read_keys) == [(True,)]
+    kept = frozenset(resource for (resource,) in ask(SQL.kept)) if may_read else None
+    return Uses(frozenset(resource for (resource,) in ask(SQL.rights)), kept)
+
+
+def _idle_rights(ask: Callable[[str], Rows], uses: Uses, url: str) -> Iterator[Finding]:
+    for resource, role, is_known in ask(SQL.idle_rights):
+        if not is_known:
+            message = f"the role {role} has a right to resource {resource!r}, and there is no such role: who gets its "
+            remedy = f"run `fencelock revoke {url} --resource {shlex.quote(resource)} --role {role} --reason …`"
+            yield Finding("idle-right", f"{message}name may raise the mark", remedy, resource)
+        elif uses.is_idle(resource, ()):
+            yield idle_right(url, resource, role)
 
 
 def _prepared(_: str, name: str, resource: str, since: str) -> Finding:
@@ -113,12 +141,10 @@ _EXAMINATIONS: tuple[tuple[str, Callable[..., Finding | None]], ...] = (
     (SQL.orphaned, orphaned),
     (SQL.observed, only_observed),
     (SQL.truncatable, _truncatable),
-    (SQL.unprotected, unprotected),
     (SQL.became_unprotectable, _became_unprotectable),
     (SQL.references, open_reference),
     (SQL.powers, _powers),
     (SQL.readers, _readers),
-    (SQL.idle_rights, _idle_right),
     (SQL.prepared, _prepared),
     (SQL.settings, _settings),
 )

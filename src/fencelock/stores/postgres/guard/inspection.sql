@@ -104,11 +104,25 @@ WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN (
     -- Everybody may read who has rights, and what the floors are.
     AND NOT (class.relname IN ('guard_right', 'floor') AND granted.grantee = 0 AND granted.privilege_type = 'SELECT') ORDER BY 1, 2;
 
+-- name: may_read_keys
+-- Whether this role may read which resources keep keys.
+SELECT has_table_privilege('fencelock.effect', 'SELECT');
+
+-- name: kept
+-- Resources that keep keys.
+SELECT DISTINCT resource FROM fencelock.effect;
+
+-- name: rights
+-- The resources, and prefixes of resources, that roles have rights to.
+SELECT DISTINCT resource FROM fencelock.guard_right;
+
 -- name: idle_rights
--- Rights that no protected table needs, and rights of roles that do not exist.
+-- Rights that no protected table and no mark needs, and rights of roles that do not exist.
 SELECT held.resource, held.role, to_regrole(quote_ident(held.role)) IS NOT NULL FROM fencelock.guard_right AS held
 WHERE to_regrole(quote_ident(held.role)) IS NULL OR NOT EXISTS (
-    SELECT FROM fencelock.protected_table AS protected
+    SELECT FROM (
+        SELECT resource FROM fencelock.protected_table UNION ALL SELECT resource FROM fencelock.show_marks(NULL)
+    ) AS protected
     WHERE protected.resource = held.resource OR (
         right(held.resource, 1) = '*' AND starts_with(protected.resource, left(held.resource, -1))))
 ORDER BY 1, 2;

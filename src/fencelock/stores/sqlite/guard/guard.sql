@@ -147,6 +147,10 @@ ORDER BY resource, table_name, kind;
 -- Committed seals: only a client without foreign keys can commit one.
 SELECT count(*) FROM main.fencelock_seal;
 
+-- name: list_kept
+-- Resources that keep keys.
+SELECT DISTINCT resource FROM main.fencelock_effect;
+
 -- name: read_effect
 -- What the resource keeps under a key.
 SELECT key, token, holder, began_at, result, request_digest

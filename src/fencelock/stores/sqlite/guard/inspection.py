@@ -5,7 +5,7 @@ Promise: reads only, in one transaction that its caller has begun.
 
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import OBSERVE
-from fencelock.stores.sql.inspection import orphaned, tables_lost
+from fencelock.stores.sql.inspection import orphaned, tables_lost, unprotected
 from fencelock.stores.sqlite.connection import wal_reset
 from fencelock.stores.sqlite.guard.marks import SQL, TABLES, SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, is_replaced, read_entries
@@ -25,12 +25,9 @@ def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
         return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
     findings = [finding for entry in entries for finding in _examine_entry(entry, url)]
     findings += [_replaced(entry, url) for entry in entries if is_replaced(marks, entry, entries)]
-    guarded = {entry.resource for entry in entries}
-    for mark in marks.read_all(None):
-        if mark.resource not in guarded:
-            message = f"resource {mark.resource!r} protects no table: only code that uses the guard is checked"
-            remedy = f"run `fencelock protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
-            findings.append(Finding("unprotected", message, remedy, mark.resource))
+    # A resource that keeps keys (`once=`, `fencelock.dispatch`) needs no table.
+    used = {entry.resource for entry in entries} | {resource for (resource,) in marks.ask(SQL.list_kept)}
+    findings += [unprotected(url, mark.resource) for mark in marks.read_all(None) if mark.resource not in used]
     if marks.ask(SQL.count_seals)[0][0]:
         message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
         remedy = "find that client; the next guarded transaction of the resource removes the seal"
