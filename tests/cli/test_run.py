@@ -255,6 +255,13 @@ def test_a_guard_that_cannot_be_closed_is_reported_and_fails_a_good_run(program:
     assert program("run", "x", "--guard", url, "--", "false").returncode == 1
 
 
+def test_a_guard_without_a_resource_of_the_lock_is_named(program: Program, guard: fencelock.Guard) -> None:
+    """Of a mistyped lock nothing would be closed."""
+    done = program("run", "y", "--guard", guard.url, "--", "true")
+    assert done.returncode == 0
+    assert f"{guard.url}: no resource there is bound to lock 'y', so nothing was closed" in done.stderr
+
+
 def test_an_impossible_guard_is_refused_before_cmd_runs(program: Program) -> None:
     done = program("run", "x", "--guard", "gopher://x", "--", "touch", "ran")
     assert done.returncode == 64
@@ -275,6 +282,12 @@ def test_the_default_file_is_named_when_it_is_created(program: Program) -> None:
 
     assert f"locks are kept in {folder}/fencelock/locks.db" in complaint()
     assert complaint() == ""
+
+
+def test_a_file_that_is_named_is_told_when_it_is_created(program: Program) -> None:
+    words = ("run", "x", "--source", f"sqlite:///{program.folder}/lokcs.db", "--", "true")
+    assert f"locks are kept in {program.folder}/lokcs.db, which is created now\n" in program(*words).stderr
+    assert program(*words).stderr == ""
 
 
 # Root's default file belongs to the machine, so the test runs as another user, who may read this environment.

@@ -122,6 +122,11 @@ def _as_ms(timeout: float | None) -> int | None:
     return None if timeout is None else math.ceil(timeout * 1000)
 
 
+def is_named(url: Location | None) -> bool:
+    """Return whether anybody has named a source, so that it is not the default file."""
+    return url is not None or bool(os.environ.get(SOURCE_VARIABLE))
+
+
 def resolve_url(url: Location | None, *, makes_folder: bool = True) -> str:
     """Return the URL; for None, $FENCELOCK_SOURCE or else the default file, whose folder is created."""
     if url is None:

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import fencelock
+from fencelock._api.lock_options import is_named
 from fencelock._api.repeatable import may_campaign_again
 from fencelock.cli import AGAIN
 from fencelock.cli.errors import LEASE_LOST, SIGNALLED, UNAVAILABLE, complain
@@ -33,8 +34,6 @@ from fencelock.cli.run.watchdog import Watchdog
 if TYPE_CHECKING:
     from fencelock.cli.run.once import CommandOnce
     from fencelock.cli.run.options import RunOptions
-
-_SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 
 
 class Outcome(NamedTuple):
@@ -167,7 +166,13 @@ class RunSession:
         is_closed = True
         for url in self._options.guards:
             try:
-                for guard in guards_of(url, lease.lock):
+                found = guards_of(url, lease.lock)
+                if not found:
+                    complain(
+                        f"{guard_url(url)}: no resource there is bound to lock {lease.lock!r}, so nothing was closed: "
+                        f"check --guard, and the lock's name"
+                    )
+                for guard in found:
                     guard.close(lease)
             except fencelock.FencelockError as error:
                 where = guard_url(url)
@@ -176,11 +181,13 @@ class RunSession:
         return is_closed
 
     def _announce_new_file(self, url: str) -> None:
-        """Name the default file before it is created, because each user has another one."""
-        is_default = self._options.source is None and not os.environ.get(_SOURCE_VARIABLE)
-        path = url.removeprefix("sqlite:///")
-        if is_default and not os.path.exists(path):
-            complain(f"locks are kept in {path}, which is created now for this user; --source names another source")
+        """Name the file of a source before it is created: a mistyped one excludes nobody, and each user has another
+        default.
+        """
+        path = os.path.abspath(url.removeprefix("sqlite:///"))
+        if url.startswith("sqlite:") and not os.path.exists(path):
+            whose = "" if is_named(self._options.source) else " for this user; --source names another source"
+            complain(f"locks are kept in {path}, which is created now{whose}")
 
     def _on_renewed(self, _event: fencelock.Event) -> None:
         """Tell the watchdog the new deadline. Called in one of the keeper's threads."""
