@@ -267,3 +267,48 @@ def test_doctor_continues_if_marks_cannot_be_read(program: Program) -> None:
         (finding,) = doctor._compare("postgresql://127.0.0.1:1/nowhere", source.describe())
     assert finding.code == "guard-refused"
     assert "cannot be compared with the source: " in finding.message
+
+
+# --- one guard that fails ---------------------------------------------------------------------------------------------
+def fail_at(url: str, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+    """Have a method fail for the guard at one URL alone."""
+    normally = getattr(kind, name)
+
+    def act(self: Any, *arguments: Any, **options: Any) -> Any:
+        if self.url == url:
+            raise fencelock.SourceUnavailableError("gone on purpose")
+        return normally(self, *arguments, **options)
+
+    monkeypatch.setattr(kind, name, act)
+
+
+@pytest.fixture
+def other(program: Program) -> str:
+    """The URL of a second database whose table is protected by the same lock."""
+    url = url_of(make_file(program.folder / "other.db", "reports"))
+    protect(program, url)
+    return url
+
+
+def test_a_guard_that_fails_after_the_break_keeps_no_other_from_it(
+    program: Program, app: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protect(program, app)
+    fail_at(app, monkeypatch, fencelock.Guard, "outrank")
+    with program.source() as source:
+        lease = source.lock(LOCK).acquire()
+        for url in (app, other):
+            fencelock.guard(url, resource="reports", lock=LOCK).seal(lease)
+        done = program.inside("break", LOCK, "--reason", "a test", "--guard", app, "--guard", other, "--json")
+    assert done.returncode == 69
+    told = json.loads(done.stdout)
+    assert int(told["token"]) > lease.token
+    assert told["guarded"] == [{"guard": other, "resource": "reports"}]
+    assert f"{app}: resource reports does not refuse older tokens" in done.stderr
+    assert "do not break it again" in done.stderr
+    monkeypatch.undo()
+    remedy = done.stderr.split("`")[1].removeprefix("fencelock ").replace("SOURCE", program.url).replace("…", "late")
+    assert program.inside(*remedy.split()).returncode == 0
+    for url in (app, other):
+        with pytest.raises(fencelock.StaleTokenError):
+            fencelock.guard(url, resource="reports", lock=LOCK).seal(lease.sequencer)
