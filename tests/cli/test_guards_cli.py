@@ -9,6 +9,7 @@ import pytest
 
 import fencelock
 from fencelock.cli import doctor
+from fencelock.stores.sqlite.guard.store import SQLiteGuard
 from tests.cli.program import Program
 from tests.support.guards import ask, make_file, plain, url_of, write
 
@@ -312,3 +313,35 @@ def test_a_guard_that_fails_after_the_break_keeps_no_other_from_it(
     for url in (app, other):
         with pytest.raises(fencelock.StaleTokenError):
             fencelock.guard(url, resource="reports", lock=LOCK).seal(lease.sequencer)
+
+
+def test_a_guard_that_fails_hides_nothing_that_the_doctor_finds_elsewhere(
+    program: Program, app: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protect(program, app)
+    fail_at(app, monkeypatch, SQLiteGuard, "examine")
+    with fencelock.connect(f"sqlite:///{program.folder}/elsewhere.db") as elsewhere, elsewhere.lock(LOCK) as lease:
+        fencelock.guard(other, resource="reports", lock=LOCK).seal(lease)
+    with program.source() as source, source.lock(LOCK):
+        pass
+    found = json.loads(program.inside("doctor", "--guard", app, "--guard", other, "--json").stdout)["findings"]
+    assert {"guard-refused", "other-source"} <= {one["code"] for one in found}
+
+
+def test_a_source_that_fails_hides_nothing_that_the_doctor_finds_elsewhere(
+    program: Program, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(app, monkeypatch, SQLiteGuard, "examine")
+    fail_at(program.url, monkeypatch, fencelock.Source, "examine")
+    found = json.loads(program.inside("doctor", "--guard", app, "--json").stdout)["findings"]
+    assert [one["code"] for one in found] == ["source-refused", "guard-refused"]
+
+
+def test_the_doctor_says_that_no_mark_is_in_a_mistyped_folder(program: Program) -> None:
+    for name in ("marked", "other"):
+        (program.folder / name).mkdir(mode=0o700)
+    marked = f"file://{program.folder}/marked"
+    assert program.inside("protect", marked, "--resource", "reports", "--lock", LOCK).returncode == 0
+    done = program.inside("doctor", "--guard", marked, "--guard", f"file://{program.folder}/other", "--json")
+    found = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "no-marks"]
+    assert [one["message"].split()[0] for one in found] == [f"file://{program.folder}/other"]

@@ -1,5 +1,6 @@
 """`fencelock install` and `uninstall` with files, and with stores that are removed otherwise."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
+from fencelock._api import lock_options
 from tests.cli.program import Program, program
 from tests.support.guards import make_file, url_of
 
@@ -114,6 +116,17 @@ def test_69_a_command_that_looks_makes_no_file_at_a_mistyped_path(program: Progr
     assert not missing.exists()
 
 
+@pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+def test_69_a_command_that_looks_names_a_folder_that_is_not_there(program: Program, words: list[str]) -> None:
+    missing = program.folder / "nowhere" / "locks.db"
+    done = program.inside(*words, "--source", f"sqlite:///{missing}")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"(there is no folder {missing.parent}): correct the URL" in done.stderr
+    told = program.inside("doctor", "--source", f"sqlite:///{missing}")
+    assert f"no-source: {missing} is no source yet: there is no folder {missing.parent}" in told.stdout
+    assert not missing.parent.exists()
+
+
 @pytest.mark.parametrize("words", [["marks"], ["unprotect", "--resource", "r", "--reason", "a test"], ["rights"]])
 def test_69_a_guards_command_makes_no_file_at_a_mistyped_path(program: Program, words: list[str]) -> None:
     missing = program.folder / "mistyped.db"
@@ -131,6 +144,19 @@ def test_doctor_names_mistyped_paths_and_makes_no_file(program: Program) -> None
     assert f"guard-refused: {app} does not exist" in done.stdout
     assert not locks.exists()
     assert not app.exists()
+
+
+def test_doctor_examines_guards_alone_if_nobody_has_named_a_source(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_file(program.folder / "app.db", "reports")
+    monkeypatch.setattr(lock_options, "default_folder", lambda: program.folder / "nowhere")
+    del program.environment["FENCELOCK_SOURCE"]
+    told = json.loads(program.inside("doctor", "--guard", url_of(file), "--json").stdout)
+    assert "no-source" not in {one["code"] for one in told["findings"]}
+    assert told["unseen"][0].startswith("the source of the locks, which --source names")
+    alone = json.loads(program.inside("doctor", "--json").stdout)["findings"]
+    assert "no-source" in {one["code"] for one in alone}
 
 
 def test_a_file_of_another_program_is_left_as_it_is(program: Program) -> None:

@@ -97,6 +97,8 @@ class TestDynamoGuard:
 
 @pytest.mark.campaign
 class TestDynamoGuardLife(GuardLife):
+    MISTYPED = "guard-refused: "
+
     def test_g6_the_store_protects_no_table_and_says_what_to_do(self, face: Face) -> None:
         with pytest.raises(fencelock.UnsupportedError, match=r"has no triggers.*--print-policy"):
             face.guard().protect("reports")

@@ -321,7 +321,19 @@ say(said)
             face.write(lease, "mine")
         done = program("doctor", "--guard", face.url)
         assert done.returncode == 1, done.stdout
-        assert "open-to-all: " in done.stdout
+        assert "open-to-all: " in done.stdout, done.stdout
+        assert "no-marks: " not in done.stdout, done.stdout
+
+    MISTYPED = "no-marks: "
+    """What the doctor finds behind another prefix than the marks'."""
+
+    def test_the_doctor_says_that_no_mark_is_where_a_mistyped_url_leads(self, face: Face, program: Program) -> None:
+        with fencelock.connect(program.url) as source, source.lock(LOCK) as lease:
+            face.write(lease, "mine")
+        base, mark, query = face.url.partition("?")
+        done = program("doctor", "--guard", f"{base}-mistyped{mark}{query}")
+        assert done.returncode == 1, done.stdout
+        assert self.MISTYPED in done.stdout, done.stdout
 
     def test_run_closes_the_guard_at_its_end(self, face: Face, program: Program) -> None:
         with fencelock.connect(program.url) as source, source.lock(LOCK) as lease:

@@ -1,10 +1,12 @@
 """`fencelock doctor`: what in a setup breaks its guarantees, and what this command cannot see.
 
-Promise: changes nothing. Exits with 1 if it found something. The findings about the source and about each guard come
-from their stores; this module only compares the two.
+Promise: no lock, mark or value is changed; what a store has to try out, it tries under names of its own, and deletes it
+if it may. An error hides nothing that was found elsewhere. Exits with 1 if something was found. The findings about the
+source and about each guard come from their stores; this module only compares the two.
 """
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -12,16 +14,20 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
-from fencelock._api.lock_options import resolve_url
+from fencelock._api.lock_options import is_named, resolve_url
 from fencelock.cli.errors import NEGATIVE_RESULT
 from fencelock.cli.options import guard_option, json_option, source_option
-from fencelock.cli.output import emit, printable
+from fencelock.cli.output import emit, printable, showing_work
+from fencelock.protocol.guard_requests import Floor
 from fencelock.protocol.stores import GuardStore
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.registry import EXTRAS, guard_store, guard_url, shown_url
 
 VERIFY_NAMES = "fencelock-verify-"
 """The prefix of the resources that a campaign of `fencelock verify` creates."""
-UNREAD = {"no-source", "source-refused"}
+NO_SOURCE = "no-source"
+SOURCE_REFUSED = "source-refused"
+UNREAD = {NO_SOURCE, SOURCE_REFUSED}
 """Findings about a source that says nothing of its tokens."""
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"
@@ -48,6 +54,7 @@ UNSEEN_OF_GUARD = {
     "sqlite": ("a copy of the guard's file, and what is written to it",),
 }
 UNSEEN_OF_ALL_GUARDS = "marks that were restored with their data, and are older than the last holder"
+UNSEEN_SOURCE = "the source of the locks, which --source names: the marks were compared with none"
 UNSEEN_ELSEWHERE = "a resource that is not behind any of the --guard URLs given"
 
 
@@ -65,18 +72,42 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
       fencelock doctor --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
     """
     stores = {url: guard_store(url) for url in guards}
-    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
-        findings = list(connected.examine())
-        is_open = UNREAD.isdisjoint(finding.code for finding in findings)
+    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected, showing_work("examining"):
+        findings = _examine_source(connected)
+        can_be_read = UNREAD.isdisjoint(finding.code for finding in findings)
+        # Nobody has spoken of the default source, which does not exist either.
+        is_meant = not stores or is_named(source) or all(one.code != NO_SOURCE for one in findings)
+        if not is_meant:
+            findings.clear()
         for url, store in stores.items():
-            found = store.examine()
-            if is_open and all(one.code != GUARD_REFUSED for one in found):
-                found += [*_compare(url, connected.describe()), *_unsigned(url, connected)]
+            found = _examine_guard(store, url, connected if can_be_read else None)
             findings += [one for one in found if not _is_left_by_verify(one)]
-    unseen = blind_spots(connected.url, list(stores.values()))
+    unseen = blind_spots(connected.url if is_meant else None, list(stores.values()))
     data = {"findings": [asdict(finding) for finding in findings], "unseen": unseen}
     emit(data, as_json, _findings_as_text(findings, unseen))
     return NEGATIVE_RESULT if findings else 0
+
+
+def _examine_source(source: fencelock.Source) -> list[fencelock.Finding]:
+    try:
+        return list(source.examine())
+    except fencelock.FencelockError as error:
+        return [refused_finding(SOURCE_REFUSED, error)]
+
+
+def _examine_guard(store: GuardStore, url: str, source: fencelock.Source | None) -> list[fencelock.Finding]:
+    """Return the findings of a guard's store, and those of comparing it with a source that can be read."""
+    found: list[fencelock.Finding] = []
+    try:
+        found += store.examine()
+        if all(one.code != GUARD_REFUSED for one in found):
+            found += _without_marks(store, url)
+        if source is not None and all(one.code != GUARD_REFUSED for one in found):
+            found += _compare(url, source.describe())
+            found += _unsigned(url, source)
+    except fencelock.FencelockError as error:
+        found.append(refused_finding(GUARD_REFUSED, error))
+    return found
 
 
 def _is_left_by_verify(finding: fencelock.Finding) -> bool:
@@ -88,10 +119,28 @@ def _is_left_by_verify(finding: fencelock.Finding) -> bool:
     return is_of_verify and finding.code != SOURCE_WENT_BACK
 
 
-def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
-    """Yield a finding for each mark, and for the floor, that is above its source's last token, and for each mark that
-    belongs to another source.
+def _without_marks(store: GuardStore, url: str) -> Iterator[fencelock.Finding]:
+    """Yield a finding for a place without any mark, which a mistyped URL names: a database looks for its schema itself.
+
+    Where marks were purged, their floors are left.
     """
+    if store.capabilities.enforced_by == "store":
+        return
+    with suppress(fencelock.FencelockError):  # `_compare` tells it.
+        seen = inspect_resources(url)
+        if not seen.marks and not seen.floors:
+            shown = guard_url(url)
+            makes = f"run `fencelock protect {shlex.quote(shown)} --resource R --lock L`"
+            yield fencelock.Finding(
+                "no-marks",
+                f"{shown} holds no marks: nothing there is guarded yet",
+                "correct the URL; if it is right, "
+                + ("the first seal of a resource makes its mark" if store.capabilities.first_seal_creates else makes),
+            )
+
+
+def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
+    """Yield the findings about the marks and the floor at a guard, and one if they cannot be read."""
     shown = guard_url(url)
     try:
         seen = inspect_resources(url)
@@ -99,7 +148,13 @@ def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Findi
         message = f"the marks at {shown} cannot be compared with the source: {error}"
         yield fencelock.Finding(GUARD_REFUSED, message, "run `fencelock doctor` as a user who may read them")
         return
-    for floor in seen.floors:
+    yield from _compare_floors(shown, seen.floors, source)
+    yield from _compare_marks(shown, seen.marks, source)
+
+
+def _compare_floors(shown: str, floors: Iterable[Floor], source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
+    """Yield a finding for a floor that is above its source's last token."""
+    for floor in floors:
         if floor.source_id == source.source_id and floor.token > source.last_token:
             yield fencelock.Finding(
                 "floor-above-source",
@@ -108,7 +163,13 @@ def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Findi
                 "if the source lost its history, run `fencelock epoch --raise --reason …`; if the floor was set too "
                 f"high, `fencelock marks {shown} --floor {floor.source_id} --lower {source.last_token} --reason …`",
             )
-    for mark in seen.marks:
+
+
+def _compare_marks(
+    shown: str, marks: Iterable[fencelock.Mark], source: fencelock.SourceInfo
+) -> Iterator[fencelock.Finding]:
+    """Yield a finding for each mark that is above its source's last token, or belongs to another source."""
+    for mark in marks:
         where = f"resource {mark.resource!r} at {shown}"
         if mark.source_id is None:
             continue
@@ -149,11 +210,12 @@ def _unsigned(url: str, source: fencelock.Source) -> Iterator[fencelock.Finding]
             )
 
 
-def blind_spots(source: str, guards: Sequence[GuardStore]) -> list[str]:
-    """Return what no check sees of these stores."""
+def blind_spots(source: str | None, guards: Sequence[GuardStore]) -> list[str]:
+    """Return what no check sees of these stores; None for a source that was not named."""
     of_guards = dict.fromkeys(spot for store in guards for spot in _unseen_of(store))
     of_all = [UNSEEN_OF_ALL_GUARDS] if guards else []
-    return [*UNSEEN_OF_SOURCE.get(_system(source), ()), *of_guards, *of_all, UNSEEN_ELSEWHERE]
+    of_source = (UNSEEN_SOURCE,) if source is None else UNSEEN_OF_SOURCE.get(_system(source), ())
+    return [*of_source, *of_guards, *of_all, UNSEEN_ELSEWHERE]
 
 
 def _unseen_of(store: GuardStore) -> Iterator[str]:

@@ -20,7 +20,7 @@ from fencelock.errors import (
     StaleTokenError,
     UnsupportedError,
 )
-from fencelock.model import Mark, token_ceiling
+from fencelock.model import Finding, Mark, token_ceiling
 from fencelock.protocol.guard_requests import EndSessions, Floor, GrantRight, RevokeRights
 from fencelock.protocol.stores import LostBlockNote
 
@@ -214,3 +214,8 @@ def unsupported(request: object, url: str) -> UnsupportedError:
         f"{url} keeps no keys: its clients reach the store itself and could sign what they like, so a signature would "
         f"prove nothing there. PostgreSQL and MySQL sign sequencers, and check signatures"
     )
+
+
+def refused_finding(code: str, error: BaseException) -> Finding:
+    """Return the finding for a store whose examination ended with an error, which has the remedy."""
+    return Finding(code, str(error), "do what the message says, then run doctor again")

@@ -11,9 +11,9 @@ from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.source_requests import ReadSource
 from fencelock.protocol.stores import SourceConnection
+from fencelock.stores.errors import refused_finding
 
 REQUEST_TIMEOUT_S = 5.0
-_ASK_AGAIN = "do what the message says, then run doctor again"
 
 
 def examine_source(connect: Callable[..., SourceConnection], find: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -23,14 +23,14 @@ def examine_source(connect: Callable[..., SourceConnection], find: Callable[[], 
         connection.perform(ReadSource())
         return list(find())
     except SourceError as error:
-        return [Finding("source-refused", str(error), _ASK_AGAIN)]
+        return [refused_finding("source-refused", error)]
     finally:
         connection.close()
 
 
 def guard_refused(error: BaseException) -> list[Finding]:
     """Return the finding about a guarded database that cannot be examined."""
-    return [Finding("guard-refused", str(error), _ASK_AGAIN)]
+    return [refused_finding("guard-refused", error)]
 
 
 def standby(url: str, what: str) -> Finding:

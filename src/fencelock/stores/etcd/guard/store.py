@@ -9,6 +9,7 @@ from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import InspectResources
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
 from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
@@ -63,7 +64,7 @@ class EtcdGuard:
                 find_conflict_of_guard(self.layout), lambda trip: send_txn(self._client, trip)
             )
         except FencelockError as error:
-            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+            return [refused_finding("guard-refused", error)]
         shared = [] if conflict is None else [_shared_prefix_finding(self.url, conflict)]
         return shared if self._requires_login() else [*shared, _open_to_all_finding(self.url)]
 

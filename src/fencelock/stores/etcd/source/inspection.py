@@ -12,6 +12,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding, LockInfo, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_TIME_TO_LIVE, RANGE, STATUS, EtcdClient
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
@@ -153,7 +154,7 @@ def examine(state: ClusterState, send: Callable[[EtcdCall | CallPair], Any]) -> 
         run_generator(read_source(state, ask.ReadSource()), send)
         blocked: list[tuple[str, str]] = run_generator(_find_blocked(state), send)
     except FencelockError as error:
-        return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
+        return [refused_finding("source-refused", error)]
     return [*(_blocked_finding(*one) for one in blocked), *_examine_members(state.client.info)]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.sqlite.connection.database import path_of
 from fencelock.stores.sqlite.connection.removal import uninstall
 from fencelock.stores.sqlite.guard import inspection
@@ -134,7 +135,7 @@ class SQLiteGuard:
         try:
             return database.read(lambda: inspection.examine(SQLiteMarks(database.native, self.path), self.url))
         except SourceError as error:
-            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+            return [refused_finding("guard-refused", error)]
         finally:
             database.close()
 

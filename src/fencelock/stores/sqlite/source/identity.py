@@ -8,6 +8,7 @@ process runs that saw the newer state.
 """
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -135,6 +136,12 @@ def ensure_schema(database: Database) -> None:
 def check_installed(database: Database) -> None:
     """Raise SchemaError, and create nothing, unless the file is there and holds a source."""
     url = f"sqlite:///{database.path}"
+    folder = database.path.parent
+    if not folder.is_dir():
+        raise SchemaError(
+            f"{url} holds no source of tokens of fencelock's (there is no folder {folder}): correct the URL. If it "
+            f"is right, create the folder first, and then run `fencelock install --source {shlex.quote(url)}`"
+        )
     if not database.path.exists():
         raise not_installed(url, SOURCE_PART, "there is no such file")
     if not database.run_alone(SQL.has_schema):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fencelock.errors import SourceError
 from fencelock.model import Finding, LockInfo, SourceInfo, one_way
 from fencelock.protocol.source_requests import Check, Checked
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.filesystems import NETWORK_FILESYSTEMS, VOLATILE_FILESYSTEMS, filesystem_of
 from fencelock.stores.sqlite.connection import wal_reset
 from fencelock.stores.sqlite.connection.database import Database
@@ -81,12 +82,11 @@ def examine(path: Path, check_accepted: Callable[[], None]) -> list[Finding]:
     """Return the findings about a file's setup; `check_accepted` raises SourceError if the source is refused."""
     findings = _examine_location(path)
     if not _is_made(path):
-        message = f"{path} is no source yet: there is no such file, or it is empty"
-        return [*findings, Finding("no-source", message, "correct the URL; the first lock that is acquired makes it")]
+        return [*findings, _no_source(path)]
     try:
         check_accepted()
     except SourceError as error:
-        findings.append(Finding("source-refused", str(error), "do what the message says, then run doctor again"))
+        findings.append(refused_finding("source-refused", error))
     return findings + wal_reset.examine(
         str(path), "the source may then issue a token twice, or free a lock that is held"
     )
@@ -114,3 +114,13 @@ def _examine_location(path: Path) -> list[Finding]:
         message = f"{path} is writable by every user, so every user can take or end each lease in it"
         findings.append(Finding("open-permissions", message, f"chmod 600 {path}, or 660 for one group"))
     return findings
+
+
+def _no_source(path: Path) -> Finding:
+    if not path.parent.is_dir():
+        message = f"{path} is no source yet: there is no folder {path.parent}"
+        return Finding(
+            "no-source", message, "correct the URL, or create the folder for the first lock that is acquired"
+        )
+    message = f"{path} is no source yet: there is no such file, or it is empty"
+    return Finding("no-source", message, "correct the URL; the first lock that is acquired makes it")

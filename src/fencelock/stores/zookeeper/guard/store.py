@@ -13,6 +13,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import InspectResources
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.quorum.colocated import split_locks
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
@@ -57,7 +58,7 @@ class ZooKeeperGuard:
             ]
             return [finding for resource, path in nodes for finding in self._open_to_all(resource, path)]
         except FencelockError as error:
-            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+            return [refused_finding("guard-refused", error)]
 
     def _open_to_all(self, resource: str, path: str) -> list[Finding]:
         try:

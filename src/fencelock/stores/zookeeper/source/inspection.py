@@ -16,6 +16,7 @@ from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, SourceError
 from fencelock.model import Finding, LockInfo, SourceInfo, one_way
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.zookeeper.source.layout import (
     SourceRecord,
@@ -224,7 +225,7 @@ def examine(sessions: ZooKeeperSessions, identity: SourceIdentity) -> list[Findi
         read_source(OperatorContext(sessions, identity, session, EXAMINE_S), ask.ReadSource())
         return [*_open_to_all(session), *_wrong_tick(session)]
     except SourceError as error:
-        return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
+        return [refused_finding("source-refused", error)]
     finally:
         remove_user()
 
