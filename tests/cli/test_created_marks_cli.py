@@ -48,6 +48,10 @@ def test_protect_without_a_table_creates_the_mark(program: Program, url: str) ->
     assert (shown["token"], shown["set_by"]) == (str(token), "lease")
 
 
+def test_no_seal_is_said_to_create_a_mark(program: Program, url: str) -> None:
+    assert program.inside("marks", url).stdout == f"{url} holds no marks: `fencelock protect` creates one\n"
+
+
 def test_the_error_of_a_missing_mark_is_a_command_that_creates_it(program: Program, url: str) -> None:
     guard = fencelock.guard(url, resource="of 'our' $HOME", lock="a lock")
     with pytest.raises(fencelock.GuardError, match="has no mark, so it refuses every token") as caught:

@@ -7,6 +7,7 @@ import pytest
 
 import fencelock
 from fencelock import Sequencer, SigningKey
+from fencelock.cli.rights import needed_besides
 from fencelock.model import one_way
 from fencelock.verifier import sign, write_keys
 from tests.cli.program import Program, program
@@ -48,6 +49,18 @@ def test_69_what_a_file_has_not_is_refused_in_one_sentence(program: Program, app
     assert fencelock.inspect_resources(app).protections == ()
     done = program.inside(*(app if word == "APP" else word for word in words), "--json")
     assert json.loads(done.stderr)["error"]["type"] == "UnsupportedError"
+
+
+@pytest.mark.parametrize(
+    ("url", "needed"),
+    [
+        ("postgresql://app", "USAGE on the schema fencelock, by GRANT USAGE ON SCHEMA fencelock TO …, and rights"),
+        ("mariadb://app", "EXECUTE on the routines fencelock_…, and rights"),
+        ("own://app", "rights"),
+    ],
+)
+def test_protect_says_which_rights_the_database_has_to_grant(url: str, needed: str) -> None:
+    assert needed_besides(url) == f"{needed} on the tables"
 
 
 def test_a_poisoned_file_is_cured_without_a_role(program: Program, app: str) -> None:

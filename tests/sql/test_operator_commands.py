@@ -66,7 +66,7 @@ def test_grant_and_revoke_print_the_rights_that_there_are(guarded: Guarded, prog
         [RESOURCE, role],
     ]
     done = program.inside("revoke", url, "--resource", RESOURCE, "--role", role, "--reason", "moved")
-    assert (done.returncode, done.stdout) == (0, "no role but the owner may write here\n")
+    assert (done.returncode, done.stdout) == (0, "no role but the owner has a right here\n")
     assert program.json("revoke", url, "--resource", RESOURCE, "--role", role, "--reason", "moved") == []
 
 
@@ -89,7 +89,10 @@ def test_a_role_writes_from_its_grant_until_its_revocation(
 def test_protect_grants_to_its_roles_and_prints_what_they_may(guarded: Guarded, program: Program, role: str) -> None:
     url = guarded.database.url()
     words = ("protect", url, "--resource", RESOURCE, "--lock", LOCK, "--table", "reports", "--roles", role)
-    assert f"role {role}: may write" in program.inside(*words).stdout.splitlines()
+    *_, has_right, needs = program.inside(*words).stdout.splitlines()
+    assert has_right == f"role {role}: may seal, present and close it"
+    assert needs.startswith("Not granted by fencelock: ")
+    assert needs.endswith(", and rights on the tables")
     right = {"resource": RESOURCE, "role": role}
     (printed,) = program.json(*words)
     assert (printed["rights"], printed["signatures_required"]) == ([right], False)

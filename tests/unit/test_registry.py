@@ -52,6 +52,15 @@ def test_unknown_scheme_names_the_known_ones() -> None:
             lookup("gopher://somewhere/else")
 
 
+def test_a_store_that_is_only_the_other_half_is_told_apart_from_an_unknown_one() -> None:
+    with pytest.raises(UnknownSchemeError, match=r"is a guard, and no source of tokens: .*Sources are: .*sqlite://"):
+        source_store("file:///srv/exports")
+    with pytest.raises(
+        UnknownSchemeError, match=r"memory:// is a source of tokens, and no guard: .*Guards are: .*s3://"
+    ):
+        guard_store("memory://")
+
+
 @pytest.mark.parametrize("url", ["", "locks.db", "/var/lib/locks.db", "://x", "sqlite:locks.db", "sqlite:/locks.db"])
 def test_text_that_is_no_url_is_refused_with_an_example(url: str) -> None:
     for lookup in (source_store, guard_store):

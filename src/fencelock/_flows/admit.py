@@ -35,8 +35,8 @@ def admit(mark: Mark, sequencer: Sequencer, *, was_sealed: bool) -> Verdict:
             f"resource {mark.resource!r}: this tenure sealed it with token {sequencer.token}, and now its mark is "
             f"{mark.token}: the resource went back in time (rolled back, restored or failed over), or the lease is "
             "over and its mark was purged. All that was read from it is void: drop it, and acquire the lock again. "
-            "Unless it was a purge, first run `fencelock marks URL --raise-to SOURCE` for every URL of lock "
-            f"{mark.lock!r}"
+            "Unless it was a purge, first run `fencelock marks URL --raise-to SOURCE --reason …` for every URL "
+            f"of lock {mark.lock!r}"
         )
     return Verdict.RAISE
 

@@ -45,8 +45,11 @@ _MODULES = {
 _INSTEAD = {
     "acquire": "run NAME -- CMD",
     "help": "--help, or fencelock COMMAND --help",
+    "list": "locks",
     "lock": "run NAME -- CMD",
+    "ls": "locks",
     "release": "break NAME --reason TEXT",
+    "status": "show NAME, or fencelock locks",
     "unlock": "break NAME --reason TEXT",
     "version": "--version",
 }

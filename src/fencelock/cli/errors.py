@@ -6,8 +6,8 @@
     69  unavailable, or outcome unknown             76  lease lost
     126, 127, 128+n  those of CMD, as for env(1) and shells; 141 also if the reader of stdout has closed it
 
-Promise: each subclass of FencelockError has one code. Any other exception counts as a bug in fencelock, and the line
-says how to see its traceback and report it.
+Promise: each subclass of FencelockError has one code, for the commands of other packages too. Any other exception
+counts as a bug in fencelock, and the line says how to see its traceback and report it.
 """
 
 import errno
@@ -44,8 +44,7 @@ class InUseError(click.ClickException):
 # Subclasses first: the first class that matches decides.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (tree.AcquireTimeoutError, NOT_OBTAINED),
-    (tree.LeaseExpiredError, LEASE_LOST),
-    (tree.LeaseLostError, LEASE_LOST),
+    (tree.LeaseError, LEASE_LOST),
     (tree.GuardError, NEGATIVE_RESULT),
     (tree.UnsafeSourceError, USAGE),
     (tree.SourceError, UNAVAILABLE),

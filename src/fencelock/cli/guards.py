@@ -16,6 +16,7 @@ from fencelock._api.validation import check_roles
 from fencelock.cli.marks import guard_of, marks_as_json, read_source, rights_to
 from fencelock.cli.options import json_option, reason_option, resource_option, source_option
 from fencelock.cli.output import emit, printable, showing_work
+from fencelock.cli.rights import needed_besides
 from fencelock.model import check_lock_name, check_resource_name
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
 from fencelock.protocol.stores import PolicyGuardStore, PolicySourceStore
@@ -40,7 +41,7 @@ def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
     help="Refuse writes, or count them.",
 )
 @click.option("--source", metavar="URL", help="The lock's source: needed to go from observe to enforce.")
-@click.option("--roles", metavar="ROLE", multiple=True, help="A role that may write, as by `grant`; may be repeated.")
+@click.option("--roles", metavar="ROLE", multiple=True, help="A role to give a right, as by `grant`; may be repeated.")
 @click.option(
     "--print-policy",
     is_flag=True,
@@ -98,7 +99,9 @@ def protect(  # noqa: PLR0913, PLR0917 - each is an option of its own
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"its mark is {mark.token}: it takes higher tokens" for mark in seen.marks if not tables]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
-    lines += [f"role {printable(right.role)}: may write" for right in rights_to(resource, seen)]
+    granted = rights_to(resource, seen)
+    lines += [f"role {printable(right.role)}: may seal, present and close it" for right in granted]
+    lines += [f"Not granted by fencelock: {needed_besides(url)}"] if granted else []
     emit(marks_as_json(seen), as_json, "\n".join(lines))
 
 

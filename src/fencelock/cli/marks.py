@@ -212,7 +212,8 @@ def _marks_as_text(url: str, seen: ResourceReport) -> str:
 
 def _resources_as_text(url: str, seen: ResourceReport) -> str:
     if not seen.marks:
-        return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, creates one"
+        seal = ", or the first seal," if guard_store(url).capabilities.first_seal_creates else ""
+        return f"{guard_url(url)} holds no marks: `fencelock protect`{seal} creates one"
     rows = [
         (mark.resource, str(mark.token or "-"), _owner(mark), mark.lock, _tables(seen, mark)) for mark in seen.marks
     ]

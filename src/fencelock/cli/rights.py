@@ -18,11 +18,15 @@ from fencelock.cli.options import json_option, reason_option, resource_option, s
 from fencelock.cli.output import emit, printable, table
 from fencelock.model import check_reason, check_resource_name, default_holder
 from fencelock.stores.errors import keeps_no_rights
-from fencelock.stores.registry import guard_url
+from fencelock.stores.registry import EXTRAS, guard_url
 
 if TYPE_CHECKING:
     from fencelock.protocol.guard_requests import Right
 
+_NEEDED_BESIDES = {
+    "mysql": "EXECUTE on the routines fencelock_…",
+    "postgres": "USAGE on the schema fencelock, by GRANT USAGE ON SCHEMA fencelock TO …",
+}
 _PATTERN_HELP = "The resource, or a prefix that ends in `*` for all that begin with it."
 
 
@@ -36,7 +40,7 @@ def role_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
 @resource_option("Only the rights that cover this resource.", is_required=False)
 @json_option
 def rights(url: str, resource: str | None, as_json: bool) -> None:
-    """List which roles may write to which resources at URL.
+    """List which roles have a right to which resources at URL.
 
     \b
     Example:
@@ -51,12 +55,13 @@ def rights(url: str, resource: str | None, as_json: bool) -> None:
 @role_option(is_required=True, help_text="A role of the database; may be repeated.")
 @json_option
 def grant(url: str, resource: str, roles: tuple[str, ...], as_json: bool) -> None:
-    """Let roles of the database at URL write to a resource.
+    """Let roles of the database at URL seal and present a resource.
 
     A new install lets nobody but its owner seal a resource or present a token. Give the role of each
     application the resources that it writes, and no others: a role that may seal a resource can also keep its
-    rightful holder out. Safe to repeat. On PostgreSQL the role needs USAGE on
-    the schema besides: GRANT USAGE ON SCHEMA fencelock TO app.
+    rightful holder out. Safe to repeat. The role also needs rights of the database, which this command does
+    not grant: on the tables, on PostgreSQL USAGE on the schema (GRANT USAGE ON SCHEMA fencelock TO app), and on
+    MySQL EXECUTE on the routines.
 
     \b
     Examples:
@@ -74,7 +79,7 @@ def grant(url: str, resource: str, roles: tuple[str, ...], as_json: bool) -> Non
 @reason_option(is_required=True)
 @json_option
 def revoke(url: str, resource: str, roles: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Take the right to write to a resource from roles.
+    """Take the right to a resource from roles.
 
     Takes every right that covers the resource, so also one on a prefix of its name. A session of the
     role is refused at its next seal or guarded block.
@@ -136,6 +141,12 @@ def unpoison(
     emit(data, as_json, "\n".join(lines))
 
 
+def needed_besides(url: str) -> str:
+    """Return the rights of the database at URL that a role needs besides fencelock's."""
+    own = _NEEDED_BESIDES.get(EXTRAS.get(url.partition("://")[0].lower(), ""))
+    return f"{own}, and rights on the tables" if own else "rights on the tables"
+
+
 def _lost_a_right(role: str, taken: "tuple[Right, ...]") -> bool:
     """Return whether a right of the role was taken, at MySQL also one from certain hosts."""
     return any(right.role == role or right.role.startswith(f"{role}@") for right in taken)
@@ -153,7 +164,7 @@ def _print_rights(url: str, as_json: bool, resource: str | None = None) -> None:
     if not seen.keeps_rights:
         raise keeps_no_rights(guard_url(url))
     found = seen.rights
-    text = table(("RESOURCE", "ROLE"), found) if found else "no role but the owner may write here"
+    text = table(("RESOURCE", "ROLE"), found) if found else "no role but the owner has a right here"
     emit([right._asdict() for right in found], as_json, text)
 
 

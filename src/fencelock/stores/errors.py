@@ -6,6 +6,7 @@ Never: an error that refers to a frame through which it passes. Such a cycle wou
 a forgotten lease among them, until the garbage collector runs.
 """
 
+import shlex
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
@@ -104,7 +105,7 @@ def not_installed(url: str, part: str, message: str = "") -> SchemaError:
     option = "--source" if part == SOURCE_PART else "--guard"
     said = f" ({message})" if message else ""
     return SchemaError(
-        f"{url} holds no {part} of fencelock's{said}: as its owner, run `fencelock install {option} {url}`"
+        f"{url} holds no {part} of fencelock's{said}: as its owner, run `fencelock install {option} {shlex.quote(url)}`"
     )
 
 

@@ -180,6 +180,15 @@ def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
             f"{scheme}:// names a driver, as SQLAlchemy's URLs do, and fencelock has connections of its own: write "
             f"{system}://"
         )
+    if scheme in GUARDS and table is SOURCES:
+        raise UnknownSchemeError(
+            f"{scheme}:// is a guard, and no source of tokens: take the lock from another store, and write inside "
+            f"fencelock.guard('{scheme}://…').transaction(lease). Sources are: {_known(table)}"
+        )
+    if scheme in SOURCES and table is GUARDS:
+        raise UnknownSchemeError(
+            f"{scheme}:// is a source of tokens, and no guard: it protects nothing. Guards are: {_known(table)}"
+        )
     raise UnknownSchemeError(f"no store is known for {scheme}://; known here: {_known(table)}")
 
 

@@ -184,7 +184,7 @@ class SQLiteBlockConnection(Database):
         if code_of(error) == sqlite3.SQLITE_CORRUPT:
             return SourceUnavailableError(
                 f"{self.path}: it is corrupted: restore it from a backup, then run `fencelock marks URL --raise-to "
-                f"SOURCE` before anybody uses it ({error})"
+                f"SOURCE --reason …` before anybody uses it ({error})"
             )
         return super().map_error(error, is_commit=is_commit)
 
