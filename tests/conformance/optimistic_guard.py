@@ -141,7 +141,7 @@ class VersionedOperations:
     def _write_work(self, work):
         yield from self._swap(work.expected, work.writes)
 
-    def _effect_places(self):
+    def _effect_ids(self):
         return (yield lambda target: [key[1:] for key in target.keys("effect")])
 
     def _read_effect_value(self, resource, key):

@@ -15,6 +15,7 @@ from fencelock.stores.etcd.guard.block import MAX_OPERATIONS, MAX_REQUEST_BYTES
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import meanwhile
 
 ENTRIES = MAX_OPERATIONS - 1
 """Keys that a block may read: one comparison is the mark's."""
@@ -54,14 +55,6 @@ class Scene:
 @pytest.fixture
 def scene(etcd: Corner) -> Scene:
     return Scene(etcd)
-
-
-def meanwhile(function: Callable[[], Any]) -> None:
-    """Run something in another thread, and wait for its end."""
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 # --- reads and writes -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from fencelock import OutcomeUnknownError
 from fencelock.stores.etcd.connection.client import EtcdClient
-from fencelock.stores.etcd.guard.connection import AsyncEtcdTransaction, EtcdTransaction
+from fencelock.stores.etcd.guard.transactions import AsyncEtcdTransaction, EtcdTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.etcd import EtcdFleet
 from tests.etcd.fix_etcd import THREE, Corner, fresh_corner

@@ -336,7 +336,7 @@ def without_finishing():
     def forget(self, opened):
         os.ftruncate(opened.journal, 0)
 
-    commit.Folder._finish_interrupted = forget
+    commit.FolderClient._finish_interrupted = forget
 
 
 def without_flushing_drafts():

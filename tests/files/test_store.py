@@ -14,8 +14,8 @@ import pytest
 import fencelock
 from fencelock import ConfigError, GuardError, SchemaError, SourceUnavailableError, UnsupportedError
 from fencelock.stores import filesystems
+from fencelock.stores.files.guard import inspection
 from fencelock.stores.files.guard import journal as journal_module
-from fencelock.stores.files.guard import store as store_module
 from fencelock.stores.files.guard.folder import OpenFolder
 from fencelock.stores.files.guard.journal import decode_journal, encode_journal
 from fencelock.stores.files.guard.layout import Step, name_parts, names_of
@@ -100,7 +100,7 @@ def test_a_file_system_that_cannot_lock_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shown: str
 ) -> None:
     guard = fencelock.guard(f"file://{tmp_path}", resource=RESOURCE, lock=LOCK)
-    monkeypatch.setattr(store_module, "filesystem_of", lambda path: kind)
+    monkeypatch.setattr(inspection, "filesystem_of", lambda path: kind)
     with pytest.raises(UnsupportedError, match=shown):
         guard.protect()
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """What tests of Redis's guard share: a resource with a mark, its holder, and how to lose what passes."""
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import fencelock
@@ -54,14 +52,6 @@ class Scene:
         return self.corner.own(f"marks/{RESOURCE}")
 
 
-def meanwhile(function: Callable[[], Any]) -> None:
-    """Run something in another thread, and wait for its end."""
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
 def watch(guard: Any, loss: Loss, error: Exception) -> Loss:
     """Have what a guard sends pass through the loss, and return it; what examines a server at first does not."""
     store = guard._core.store
@@ -69,19 +59,19 @@ def watch(guard: Any, loss: Loss, error: Exception) -> Loss:
 
     def lossy() -> Any:
         connection = connect()
-        act = connection._session._act
+        act = connection._send.__self__._act
 
         def lossy_act(step: Any) -> Any:
             if getattr(step, "commands", PROBE) is PROBE:
                 return act(step)
             return loss(lambda: act(step), error)
 
-        connection._session._act = lossy_act
+        connection._send.__self__._act = lossy_act
         return connection
 
     def lossy_async() -> Any:
         connection = connect_async()
-        act = connection._session._act
+        act = connection._send.__self__._act
 
         async def lossy_act(step: Any) -> Any:
             """Lose a request before it is sent, or its reply when it has come."""
@@ -93,7 +83,7 @@ def watch(guard: Any, loss: Loss, error: Exception) -> Loss:
             answer = await act(step)
             return loss(lambda: answer, error)
 
-        connection._session._act = lossy_act
+        connection._send.__self__._act = lossy_act
         return connection
 
     store.connect, store.connect_async = lossy, lossy_async

@@ -23,8 +23,9 @@ from fencelock.stores.redis.guard import block
 from fencelock.stores.redis.guard.commands import MAX_WORDS
 from fencelock_lab.servers.redis import RedisServer
 from tests.redis.fix_redis import Corner, own_corner
-from tests.redis.guarded import Scene, meanwhile, protect
+from tests.redis.guarded import Scene, protect
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import meanwhile
 
 
 @pytest.fixture

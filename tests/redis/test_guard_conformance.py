@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ConnectionError as LostError
 
 from fencelock.stores.redis.connection.connections import AsyncRedisConnection, RedisConnection
-from fencelock.stores.redis.guard.connection import AsyncRedisTransaction, RedisTransaction
+from fencelock.stores.redis.guard.transactions import AsyncRedisTransaction, RedisTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.redis import RedisFleet
 from tests.redis.fix_redis import THREE, Corner, fresh_corner

@@ -158,7 +158,7 @@ def test_a_login_that_is_missing_or_wrong_is_named_and_never_shown(own_redis: Re
     guard = fencelock.guard(right, resource=RESOURCE, lock=LOCK)
     guard.seal(HandmadeLease(5))
     assert codes(right) == ["may-delete-all"]
-    shown = f"{missing.value} {refused.value} {guard!r} {guard.url} {guard_store(right)._client.info!r}"  # type: ignore[attr-defined]
+    shown = f"{missing.value} {refused.value} {guard!r} {guard.url} {guard_store(right)._pool.info!r}"  # type: ignore[attr-defined]
     assert "secret" not in shown
     assert "clerk" not in shown
     seal(url.replace("redis://", "redis://:other-secret@"))

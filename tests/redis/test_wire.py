@@ -10,9 +10,10 @@ import fencelock
 from fencelock import OutcomeUnknownError, SourceUnavailableError, StaleTokenError
 from fencelock_lab.proxy import Proxy
 from tests.redis.fix_redis import Corner
-from tests.redis.guarded import Scene, meanwhile, watch
+from tests.redis.guarded import Scene, watch
 from tests.support.guarded_keys import Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import meanwhile
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
-"""What tests of every kind share: waiting for a condition, and freezing a process, without a sleep that guesses."""
+"""What tests of every kind share: waiting for a condition or a thread, and freezing a process, without a sleep that
+guesses.
+"""
 
 import asyncio
 import os
 import signal
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 """The clone: for tests about the source and the documents, never to import from."""
@@ -44,6 +47,14 @@ async def wait_until_async(predicate: Callable[[], Value], timeout: float = DEAD
         reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
         raise AssertionError(reason)
     return value
+
+
+def meanwhile(function: Callable[[], Any]) -> None:
+    """Run something in another thread, and wait for its end."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
 
 
 def folder_in_memory(prefix: str) -> Path:

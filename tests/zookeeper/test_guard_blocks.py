@@ -19,7 +19,7 @@ from fencelock.stores.zookeeper.guard.block import MAX_REQUEST_BYTES
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
-from tests.support.helpers import wait_until
+from tests.support.helpers import meanwhile, wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 
@@ -63,14 +63,6 @@ class Scene:
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, direct: KazooClient) -> Scene:
     return Scene(zookeeper, direct)
-
-
-def meanwhile(function: Callable[[], Any]) -> None:
-    """Run something in another thread, and wait for its end."""
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 # --- reads and writes -------------------------------------------------------------------------------------------------

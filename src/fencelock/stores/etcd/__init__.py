@@ -7,10 +7,10 @@ transaction that creates the queue entry. `source/layout.py` spells its keys, an
 transaction is the token. Otherwise the claim waits: `poll` watches the key of the predecessor, and the watcher notifies
 the waiter when that key is deleted.
 
-One guarded write: `guard/connection.py` runs the operations of `guard/codec.py`. `Open` reads the marks (with `locks=`
-in the URL also the lock's own key, `guard/colocated.py`) and yields the transaction object of `guard/block.py`. The
-block's reads go out at once, its writes are collected. `Finish` sends one Txn, which compares the marks and everything
-that was read, and writes all or nothing.
+One guarded write: a connection (`stores/optimistic`) runs the operations of `guard/codec.py`. `Open` reads the marks
+(with `locks=` in the URL also the lock's own key, `guard/colocated.py`) and yields the transaction object of
+`guard/block.py`. The block's reads go out at once, its writes are collected. `Finish` sends one Txn, which compares the
+marks and everything that was read, and writes all or nothing.
 
 In the background: a session (`source/session.py`) is one etcd lease for each ttl, and all queue entries of that ttl are
 attached to it. The keeper's beat (`source/renewal.py`) renews it by one keepalive. One stream of watches

@@ -1,11 +1,12 @@
-"""What a store with optimistic transactions (etcd, S3) keeps of jobs that are done once: one value each, JSON.
+"""What a store with optimistic transactions (etcd, ZooKeeper, S3, DynamoDB, Redis, files) keeps of jobs that are
+done once: one value each, JSON.
 
 Promise: pure; an effect is written in the one step that writes its block, if it is still what the block had read. A
 value that another program wrote is refused, never guessed.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar
 
 from fencelock.errors import GuardError, SchemaError
@@ -16,7 +17,7 @@ from fencelock.stores.optimistic.stored_values import StoredValue, is_older, now
 
 Operations = Generator[Any, Any, Any]
 """Yields the store's own operations, is sent their answers, and returns the reply to a request."""
-Place = tuple[str, str]
+EffectId = tuple[str, str]
 """A resource, and the key of an effect."""
 
 
@@ -30,14 +31,14 @@ class EffectsCodec(ABC):
     def _forget_effects(self) -> None:
         """The block is over."""
         self._presented: ask.Open | None = None
-        self._read_effects: dict[Place, StoredValue] = {}
+        self._read_effects: dict[EffectId, StoredValue] = {}
         """What the block has read, and relies on."""
-        self._begun: dict[Place, str] = {}
+        self._begun: dict[EffectId, str] = {}
         """When the block has begun what it will write."""
 
     # --- implemented by the store ---
     @abstractmethod
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         """Return the resource and the key of every effect."""
 
     @abstractmethod
@@ -52,9 +53,11 @@ class EffectsCodec(ABC):
     def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
         """Write an effect at the block's end, or delete it (None), if it is still what was read before."""
 
-    @abstractmethod
     def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
-        """Delete an effect at once, if it is still what was read; return whether it was."""
+        """Delete an effect at once, if it is still what was read; return whether it was. Not needed by a store that
+        overrides `_purge_resource`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def _read_marks(self, request: ask.ReadMarks) -> Operations:
@@ -75,36 +78,48 @@ class EffectsCodec(ABC):
 
     def _write_effect(self, request: ask.WriteEffect) -> Operations:
         resource, effect = request
-        place = (resource, effect.key)
-        before = yield from self._relied_on(*place)
+        effect_id = (resource, effect.key)
+        before = yield from self._relied_on(*effect_id)
         if effect.result is None:
-            self._begun[place] = now_text()
-        elif place not in self._begun and before.value is not None:
-            self._begun[place] = decode_effect(self._url, effect.key, before.value).began_at
-        effect = effect._replace(began_at=self._begun.get(place, ""))
+            self._begun[effect_id] = now_text()
+        elif effect_id not in self._begun and before.value is not None:
+            self._begun[effect_id] = decode_effect(self._url, effect.key, before.value).began_at
+        effect = effect._replace(began_at=self._begun.get(effect_id, ""))
         value = encode_effect(effect, self._token_presented(resource)) if effect.holder else None
-        yield from self._keep_effect(*place, value, before)
+        yield from self._keep_effect(*effect_id, value, before)
 
     def _purge_effects(self, request: ask.PurgeEffects) -> Operations:
+        keys: dict[str, list[str]] = {}
+        for resource, key in (yield from self._effect_ids()):
+            keys.setdefault(resource, []).append(key)
         count = 0
-        for resource, key in (yield from self._effect_places()):
+        for resource, its_keys in keys.items():
+            count += yield from self._purge_resource(resource, its_keys, request.older_than_ms)
+        return count
+
+    def _purge_resource(self, resource: str, keys: Sequence[str], older_than_ms: int) -> Operations:
+        """Delete what a purge forgets of the effects of one resource, and return how many. A store whose effects are
+        one value each deletes them one by one.
+        """
+        count = 0
+        for key in keys:
             marks = yield from self._read_marks(ask.ReadMarks((resource,)))
             token = marks[resource].token if resource in marks else 0
             stored = yield from self._read_effect_value(resource, key)
-            if stored.value is not None and is_purged(
-                decode_effect(self._url, key, stored.value), token, request.older_than_ms
-            ):
+            if stored.value is None:
+                continue
+            if is_purged(decode_effect(self._url, key, stored.value), token, older_than_ms):
                 count += yield from self._delete_effect(resource, key, stored)
         return count
 
     def _relied_on(self, resource: str, key: str) -> Operations:
         """Return what is stored; the block relies on it from now on."""
         self._token_presented(resource)
-        place = (resource, key)
-        if place not in self._read_effects:
-            stored = self._read_effects[place] = yield from self._read_effect_value(resource, key)
+        effect_id = (resource, key)
+        if effect_id not in self._read_effects:
+            stored = self._read_effects[effect_id] = yield from self._read_effect_value(resource, key)
             self._rely_on_effect(resource, key, stored)
-        return self._read_effects[place]
+        return self._read_effects[effect_id]
 
     def _token_presented(self, resource: str) -> int:
         """Return the token of the lease that the block has presented; GuardError if it has not presented it there."""

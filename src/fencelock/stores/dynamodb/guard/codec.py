@@ -188,7 +188,7 @@ class DynamoGuardCodec(PurgingGuardCodec):
         yield from work.commit()
 
     # --- effects ------------------------------------------------------------------------------------------------------
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         items = yield from self._scan("begins_with(sk, :sort)", {":sort": {"S": _EFFECT}})
         return [(name, item[SORT]["S"].removeprefix(_EFFECT)) for item in items if (name := _resource_of(item))]
 

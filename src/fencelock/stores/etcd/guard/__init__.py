@@ -1,1 +1,3 @@
-"""The guard at etcd: `store` and `connection`, the marks in `codec`, and what a block yields in `block`."""
+"""The guard at etcd: `store`, the marks in `codec`, what a block yields in `block`, and how it is sent in
+`transactions`. Its connections are in stores/optimistic/connection.py.
+"""

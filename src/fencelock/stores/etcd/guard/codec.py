@@ -137,7 +137,7 @@ class EtcdGuardCodec(PurgingGuardCodec):
     def _write_work(self, work: EtcdWriteBuffer) -> Operations:
         raise_conflict((yield work.request()), work.conditions)
 
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         start = self._layout.all_effects
         answer = yield txn((), (get_prefix(start),))
         found = []

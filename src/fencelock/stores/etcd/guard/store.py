@@ -4,6 +4,10 @@ Promise: the constructor opens nothing; all connections of one guard share one c
 writes past the guard: etcd's roles have to, and `examine` reports where etcd requires no login.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from fencelock.errors import FencelockError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
@@ -14,10 +18,11 @@ from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
 from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
 from fencelock.stores.etcd.guard.block import MAX_OPERATIONS, MAX_REQUEST_BYTES
-from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_conflict_of_guard
+from fencelock.stores.etcd.guard.codec import EtcdGuardCodec, EtcdGuardLayout, find_conflict_of_guard
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
-from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, send_txn
+from fencelock.stores.etcd.guard.transactions import AsyncEtcdTransaction, EtcdTransaction, send_txn, send_txn_async
 from fencelock.stores.etcd.policy import guard_policy
+from fencelock.stores.optimistic.connection import AsyncOptimisticConnection, OptimisticConnection
 from fencelock.stores.quorum.colocated import split_locks
 
 
@@ -40,13 +45,16 @@ class EtcdGuard:
         self.locks = None if locks is None else EtcdColocatedLocks(prefix_of(locks))
         self._client = EtcdClient(self.info)
 
-    def connect(self) -> EtcdGuardConnection:
+    def connect(self) -> OptimisticConnection[EtcdGuardCodec]:
         """Return a connection for the caller's thread."""
-        return EtcdGuardConnection(self.url, self.layout, self.locks, self._client)
+        return OptimisticConnection(self._codec(EtcdTransaction), partial(send_txn, self._client))
 
-    def connect_async(self) -> AsyncEtcdGuardConnection:
+    def connect_async(self) -> AsyncOptimisticConnection[EtcdGuardCodec]:
         """Return a connection for the running loop."""
-        return AsyncEtcdGuardConnection(self.url, self.layout, self.locks, self._client)
+        return AsyncOptimisticConnection(self._codec(AsyncEtcdTransaction), partial(send_txn_async, self._client))
+
+    def _codec(self, transaction_type: Callable[..., Any]) -> EtcdGuardCodec:
+        return EtcdGuardCodec(self.url, self.layout, self.locks, partial(transaction_type, self._client))
 
     def install(self) -> None:
         """Do nothing: the first seal creates what it needs."""

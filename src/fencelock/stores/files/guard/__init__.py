@@ -1,1 +1,3 @@
-"""The guard of a folder: `store` and `connection`, the marks in `codec`, and what a block yields in `block`."""
+"""The guard of a folder: `store`, the marks in `codec`, what a block yields in `block`, and each operation in
+`commit`. Its connections are in stores/optimistic/connection.py.
+"""

@@ -85,7 +85,7 @@ class FilesGuardCodec(OptimisticGuardCodec):
             raise ConflictError(changed)
 
     # --- effects ------------------------------------------------------------------------------------------------------
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         found = yield ListNames(EFFECTS)
         names = filter(None, map(names_of, found))
         return [tuple(one) for one in names if len(one) == _NAMES_OF_EFFECT]

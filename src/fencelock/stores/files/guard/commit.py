@@ -45,8 +45,8 @@ from fencelock.stores.files.guard.layout import (
 _HERE = "."
 
 
-class Folder:
-    """A guarded folder, which opens its descriptors for each operation."""
+class FolderClient:
+    """Performs a codec's operations in a guarded folder; opens its descriptors for each."""
 
     def __init__(self, url: str, path: Path) -> None:
         self.url = url

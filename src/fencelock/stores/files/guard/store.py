@@ -8,25 +8,19 @@ Limit: a holder that is frozen *in the middle* of a commit holds the others up u
 
 import os
 import shlex
-import stat
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from fencelock.errors import ConfigError, FencelockError, UnsupportedError
+from fencelock.errors import ConfigError
 from fencelock.model import Finding
-from fencelock.protocol.guard_requests import InspectResources
 from fencelock.protocol.stores import GuardCapabilities
-from fencelock.stores.files.guard.block import MAX_FILES
-from fencelock.stores.files.guard.commit import Folder
-from fencelock.stores.files.guard.connection import FilesGuardConnection
-from fencelock.stores.files.guard.layout import HOME, ReadValues, name_parts
-from fencelock.stores.filesystems import (
-    NETWORK_FILESYSTEMS,
-    UNJOURNALED_FILESYSTEMS,
-    VOLATILE_FILESYSTEMS,
-    filesystem_of,
-    mounted_inside,
-)
+from fencelock.stores.files.guard.block import MAX_FILES, FilesTransaction
+from fencelock.stores.files.guard.codec import FilesGuardCodec
+from fencelock.stores.files.guard.commit import FolderClient
+from fencelock.stores.files.guard.inspection import check_filesystem, examine
+from fencelock.stores.files.guard.layout import HOME, name_parts
+from fencelock.stores.optimistic.connection import OptimisticConnection
 
 _SCHEME = "file://"
 _POLICY = """\
@@ -35,8 +29,6 @@ mkdir -p -- {folder} {home}
 chown -R -- {user} {folder} {home}
 chmod -R -- u+rwX,go-w {folder}
 chmod -R -- u+rwX,go= {home}"""
-_OTHERS_WRITE = 0o022
-_FUSE = "fuse"
 
 
 class FilesGuard:
@@ -53,11 +45,12 @@ class FilesGuard:
     def __init__(self, url: str) -> None:
         self.path = Path(os.path.realpath(path_of(url)))
         self.url = _SCHEME + quote(str(self.path))
-        self._folder = Folder(self.url, self.path)
+        self._folder = FolderClient(self.url, self.path)
 
-    def connect(self) -> FilesGuardConnection:
-        """Return a connection; it opens the folder for each of its requests."""
-        return FilesGuardConnection(self._folder)
+    def connect(self) -> OptimisticConnection[FilesGuardCodec]:
+        """Return a connection; it opens the folder for each of its requests, and keeps open what a block has read."""
+        codec = FilesGuardCodec(self.url, partial(FilesTransaction, self.path))
+        return OptimisticConnection(codec, self._folder.perform)
 
     def install(self) -> None:
         """Do nothing: `protect` creates what a resource needs."""
@@ -80,43 +73,11 @@ class FilesGuard:
 
     def prove(self) -> None:
         """Raise UnsupportedError unless locks and renames work on this folder's file system as they have to."""
-        kind = filesystem_of(self.path)
-        if kind in NETWORK_FILESYSTEMS or kind.startswith(_FUSE) or not kind:
-            shown = f"on a file system of type {kind}" if kind else "on a file system that cannot be told"
-            raise UnsupportedError(
-                f"{self.path} is {shown}, where a lock does not keep out every other writer: guard a folder on a local "
-                f"disk of Linux (ext4, XFS, Btrfs), or keep the data in a store that compares the mark itself"
-            )
-        if kind in UNJOURNALED_FILESYSTEMS:
-            raise UnsupportedError(
-                f"{self.path} is on a file system of type {kind}, which has no journal: a power cut may leave half of "
-                f"a rename there. Guard a folder on ext4, XFS or Btrfs"
-            )
-        if inside := mounted_inside(self.path):
-            raise UnsupportedError(
-                f"{inside[0]} is mounted inside {self.path}, and nothing can be renamed across a mount point: guard a "
-                f"folder without one"
-            )
+        check_filesystem(self.path)
 
     def examine(self) -> list[Finding]:
         """Report a file system that loses the marks, and folders that others than their owner may write."""
-        findings = []
-        try:
-            self.prove()
-            self._folder.perform(ReadValues(()))
-            report = self.connect().perform(InspectResources(None))
-        except FencelockError as error:
-            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
-        kind = filesystem_of(self.path)
-        if kind in VOLATILE_FILESYSTEMS:
-            message = f"{self.path} is on {kind}: a reboot loses the files, and the marks with them"
-            findings.append(Finding("volatile-filesystem", message, "guard a folder on a disk that survives a reboot"))
-        folders = [
-            self.path,
-            self.path.joinpath(*HOME),
-            *(self.path.joinpath(*name_parts(mark.resource)) for mark in report.marks),
-        ]
-        return findings + [_open_to_all(folder) for folder in folders if _is_open(folder)]
+        return examine(self.path, self._folder, self.connect())
 
 
 def path_of(url: str) -> str:
@@ -135,19 +96,3 @@ def path_of(url: str) -> str:
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-def _is_open(folder: Path) -> bool:
-    try:
-        return bool(stat.S_IMODE(os.stat(folder).st_mode) & _OTHERS_WRITE)
-    except OSError:
-        return False
-
-
-def _open_to_all(folder: Path) -> Finding:
-    return Finding(
-        "open-to-all",
-        f"{folder} can be written by other users than its owner, with or without a token: the system itself refuses "
-        f"nobody who may write there",
-        f"give the folder to the user of the application that uses the guard alone: chmod go-w {folder}",
-    )

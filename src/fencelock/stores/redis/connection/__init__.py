@@ -1,1 +1,1 @@
-"""Connections to Redis: the client, URLs, errors, and what a server must be."""
+"""Connections to Redis: the sessions and their pool, URLs, errors, and what a server must be."""

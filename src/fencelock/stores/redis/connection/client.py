@@ -1,4 +1,4 @@
-"""The session that a guard's connection has at the right server, and what all sessions of one guard share.
+"""The session that a guard's connection has at the right server, and the pool that all sessions of one guard share.
 
 Promise: a session sends each request once, on one connection that nobody else uses meanwhile. A server of a cluster
 that leads on to another one has done nothing: the request goes there. Each server is examined (`server.py`) before its
@@ -55,7 +55,7 @@ class _Exchange(NamedTuple):
 
 
 # --- what one guard's sessions share ----------------------------------------------------------------------------------
-class RedisClient:
+class RedisPool:
     """The idle connections of one guard, and where its slot is; for any number of threads and loops."""
 
     def __init__(self, info: RedisConnectionInfo, *, is_examining: bool = True) -> None:
@@ -95,8 +95,8 @@ def _close_all(idle: "deque[Any]", of_loop: Any) -> None:
 class RedisSessionBase(ABC):
     """What sessions of threads and of loops share: one connection at a time, and what its server's answers mean."""
 
-    def __init__(self, client: RedisClient) -> None:
-        self.client = client
+    def __init__(self, pool: RedisPool) -> None:
+        self.pool = pool
         self._connection: Any = None
         self._is_watching = False
         """Whether the connection watches keys: what a block has read counts on this connection alone."""
@@ -113,7 +113,7 @@ class RedisSessionBase(ABC):
             try:
                 answers: list[Any] = yield _Exchange(connection, request.commands)
             except RedisError as error:
-                raise map_lost(error, self.client.info, is_read=request.is_read) from error
+                raise map_lost(error, self.pool.info, is_read=request.is_read) from error
             first = next((one for one in answers if isinstance(one, ResponseError)), None)
             if not isinstance(first, MovedError):
                 self._is_watching &= request.commands[-1] != EXEC
@@ -121,9 +121,9 @@ class RedisSessionBase(ABC):
             self._follow(first)
             if was_watching:
                 # What the block has read is watched by the connection that was left.
-                raise map_refusal(first, self.client.info, is_read=True)
+                raise map_refusal(first, self.pool.info, is_read=True)
         raise SourceUnavailableError(
-            f"{self.client.info.url}: the servers of the cluster lead from one to another ({MAX_REDIRECTS} times): "
+            f"{self.pool.info.url}: the servers of the cluster lead from one to another ({MAX_REDIRECTS} times): "
             f"try again"
         )
 
@@ -131,7 +131,7 @@ class RedisSessionBase(ABC):
         """Leave for the server that has the slot now."""
         connection, self._connection = self._connection, None
         self._is_watching = False
-        self.client.moved_to = RedisAddress(moved.host or connection.address.host, moved.port)
+        self.pool.moved_to = RedisAddress(moved.host or connection.address.host, moved.port)
         FORKS.close(connection)
 
     def _connected(self) -> Generator[Any, Any, Any]:
@@ -156,21 +156,21 @@ class RedisSessionBase(ABC):
         """Return a connection to the first server that a guard can rely on."""
         failures: list[str] = []
         refusal: FencelockError | None = None
-        for address in self.client.addresses():
+        for address in self.pool.addresses():
             try:
                 return (yield from self._connect_to(address))
             except FencelockError as error:
                 refusal = refusal or error
             except (RedisError, OSError) as error:
                 failures.append(f"{address}: {type(error).__name__}")
-            if address == self.client.moved_to:
-                self.client.moved_to = None
+            if address == self.pool.moved_to:
+                self.pool.moved_to = None
         raise refusal or SourceUnavailableError(
-            f"{self.client.info.url} cannot be reached ({'; '.join(failures)}): nothing was done"
+            f"{self.pool.info.url} cannot be reached ({'; '.join(failures)}): nothing was done"
         )
 
     def _connect_to(self, address: RedisAddress) -> Generator[Any, Any, Any]:
-        info = self.client.info
+        info = self.pool.info
         try:
             connection = yield _Connect(address)
             answers = yield _Exchange(connection, PROBE)
@@ -179,7 +179,7 @@ class RedisSessionBase(ABC):
         except ResponseError as error:
             raise map_refusal(error, info, is_read=True) from error
         try:
-            if self.client.is_examining:
+            if self.pool.is_examining:
                 check_server(info, address, read_facts(info, answers))
         except BaseException:
             FORKS.close(connection)
@@ -203,7 +203,7 @@ class RedisSession(RedisSessionBase):
     """A session for the caller's thread."""
 
     def _idle(self) -> "deque[RedisConnection]":
-        return self.client.idle()
+        return self.pool.idle()
 
     def send(self, request: RedisRequest) -> list[Any]:
         """Send a request, and return the answers to its commands."""
@@ -211,7 +211,7 @@ class RedisSession(RedisSessionBase):
 
     def _act(self, step: Any) -> Any:
         if isinstance(step, _Connect):
-            return RedisConnection.open(self.client.info, step.address)
+            return RedisConnection.open(self.pool.info, step.address)
         return step.connection.exchange(step.commands)
 
 
@@ -219,7 +219,7 @@ class AsyncRedisSession(RedisSessionBase):
     """A session for the running loop."""
 
     def _idle(self) -> "deque[AsyncRedisConnection]":
-        return self.client.idle_of_loop()
+        return self.pool.idle_of_loop()
 
     async def send(self, request: RedisRequest) -> list[Any]:
         """Send a request, and wait on the loop for the answers to its commands."""
@@ -227,10 +227,10 @@ class AsyncRedisSession(RedisSessionBase):
 
     async def _act(self, step: Any) -> Any:
         if isinstance(step, _Connect):
-            return await AsyncRedisConnection.open(self.client.info, step.address)
+            return await AsyncRedisConnection.open(self.pool.info, step.address)
         return await step.connection.exchange(step.commands)
 
 
 def facts_of(session: RedisSession) -> ServerFacts:
     """Return what the session's server says of itself."""
-    return read_facts(session.client.info, session.send(RedisRequest(PROBE, is_read=True)))
+    return read_facts(session.pool.info, session.send(RedisRequest(PROBE, is_read=True)))

@@ -12,11 +12,10 @@ from redis.exceptions import ResponseError
 
 from fencelock.errors import GuardError, OutcomeUnknownError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.encoding import RESERVED, shorten
+from fencelock.stores.encoding import shorten
 from fencelock.stores.optimistic.write_buffer import WriteBuffer, too_large_error, unstored_error
 from fencelock.stores.redis.connection.client import EXEC, WATCH, RedisRequest
 from fencelock.stores.redis.connection.errors import map_refusal
-from fencelock.stores.redis.connection.url import RedisConnectionInfo
 from fencelock.stores.redis.guard.commands import (
     CommandShape,
     Words,
@@ -25,6 +24,7 @@ from fencelock.stores.redis.guard.commands import (
     decode_shape,
     encode_command,
 )
+from fencelock.stores.redis.guard.layout import RedisLayout
 from fencelock.stores.statements import read_file
 
 MAX_WRITES = 10_000
@@ -46,27 +46,6 @@ class RedisComparison(NamedTuple):
     read: Words
     value: bytes | None
     name: str
-
-
-class RedisLayout(NamedTuple):
-    """Where a guard keeps what: its keys begin with `{prefix}.fencelock/`."""
-
-    info: RedisConnectionInfo
-
-    @property
-    def own(self) -> bytes:
-        """The beginning of all keys of the guard's own."""
-        return f"{{{self.info.prefix}}}{RESERVED}/".encode()
-
-    @property
-    def slot(self) -> bytes:
-        """A key that is never written: whatever is named beside it must be in the same slot."""
-        return self.own + b"slot"
-
-    @property
-    def floors(self) -> bytes:
-        """The key of the floors."""
-        return self.own + b"floors"
 
 
 class RedisWriteBuffer(WriteBuffer):

@@ -1,14 +1,6 @@
-"""The operations of a guard at Redis, and where it keeps what: pure.
+"""The operations of a guard at Redis: pure. Where it keeps what is in `layout.py`.
 
-    {prefix}.fencelock/marks/<resource>      the mark of a resource
-    {prefix}.fencelock/resources             a set: the resources that have a mark, or had one that was not purged
-    {prefix}.fencelock/floors                the floors of purged marks, by their sources
-    {prefix}.fencelock/audit                 a list: what operators did, in order
-    {prefix}.fencelock/effects/<resource>    a hash: each job that is done once (`once=`, `dispatch`) by its key
-    {prefix}.fencelock/slot                  never written
-
-The braces put all keys into one slot of a cluster. Each operation is one request. Promise: names are escaped, so two
-resources never share a key; a mark that is missing is told from one that never was by the set of resources.
+Each operation is one request. Promise: a mark that is missing is told from one that never was by the set of resources.
 Never: a decision about a token.
 """
 
@@ -18,49 +10,26 @@ from redis.exceptions import ResponseError
 
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.encoding import escape_name
 from fencelock.stores.optimistic.effects import Operations
 from fencelock.stores.optimistic.purging import PurgingGuardCodec
 from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 from fencelock.stores.redis.connection.client import RedisRequest
 from fencelock.stores.redis.connection.connections import Command
 from fencelock.stores.redis.connection.errors import map_refusal
-from fencelock.stores.redis.connection.url import RedisConnectionInfo
-from fencelock.stores.redis.guard.block import RedisComparison, RedisLayout, RedisWriteBuffer, check_done, encode_script
+from fencelock.stores.redis.guard.block import RedisComparison, RedisWriteBuffer, check_done, encode_script
 from fencelock.stores.redis.guard.commands import Words
+from fencelock.stores.redis.guard.layout import RedisLayout
 
 MakeWork = Callable[[Iterable[RedisComparison]], RedisWriteBuffer]
-
-
-class RedisGuardLayout(RedisLayout):
-    """The keys of a guard's own, by what is in them."""
-
-    @property
-    def resources(self) -> bytes:
-        """The key of the set of resources."""
-        return self.own + b"resources"
-
-    @property
-    def audit(self) -> bytes:
-        """The key of the list of audit entries."""
-        return self.own + b"audit"
-
-    def mark(self, resource: str) -> bytes:
-        """Return the key of a mark; of the floors for FLOORS."""
-        return self.floors if resource == FLOORS else self.own + f"marks/{escape_name(resource)}".encode()
-
-    def effects(self, resource: str) -> bytes:
-        """Return the key of a resource's effects."""
-        return self.own + f"effects/{escape_name(resource)}".encode()
 
 
 class RedisGuardCodec(PurgingGuardCodec):
     """The operations of one connection."""
 
-    def __init__(self, info: RedisConnectionInfo, make_work: MakeWork) -> None:
-        super().__init__(info.url)
-        self._info = info
-        self._layout = RedisGuardLayout(info)
+    def __init__(self, layout: RedisLayout, make_work: MakeWork) -> None:
+        super().__init__(layout.info.url)
+        self._info = layout.info
+        self._layout = layout
         self._make_work = make_work
 
     def _read(self, resources: Iterable[str]) -> Operations:
@@ -114,7 +83,7 @@ class RedisGuardCodec(PurgingGuardCodec):
         yield from work.finish()
 
     # --- effects ------------------------------------------------------------------------------------------------------
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         resources = yield from self._read_names()
         if not resources:
             return []

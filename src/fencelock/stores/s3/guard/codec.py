@@ -126,7 +126,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         raise ask.ConflictError("other blocks of the lease write there all the time")
 
     # --- effects ------------------------------------------------------------------------------------------------------
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         yield from self._read_all()
         return [(name, key) for name, loaded in sorted(self._loaded.items()) for key in loaded.manifest.effects]
 

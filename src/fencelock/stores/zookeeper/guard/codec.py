@@ -200,7 +200,7 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
         request = work.request()
         work.check_answer((yield lambda client: client.commit(request.operations)))
 
-    def _effect_places(self) -> Operations:
+    def _effect_ids(self) -> Operations:
         found = []
         parent = self._layout.all_effects
         for name in (yield lambda client: client.child_names(parent)):

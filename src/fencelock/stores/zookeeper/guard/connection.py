@@ -18,11 +18,11 @@ from kazoo.security import ACL
 
 from fencelock._platform import renew_after_fork
 from fencelock.clock import boottime_ms
-from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
-from fencelock.protocol.generators import run_generator
+from fencelock.errors import FencelockError, SourceUnavailableError
 from fencelock.protocol.guard_requests import Finish
 from fencelock.stores.errors import raise_mapped
 from fencelock.stores.helper_threads import in_helper_thread
+from fencelock.stores.optimistic.connection import OptimisticConnection
 from fencelock.stores.optimistic.stored_values import StoredValue
 from fencelock.stores.zookeeper.connection.client import FORKS, ZooKeeperClient, answers, open_client
 from fencelock.stores.zookeeper.connection.errors import (
@@ -33,7 +33,6 @@ from fencelock.stores.zookeeper.connection.errors import (
     map_refusal,
 )
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
-from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec, ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 
@@ -213,7 +212,7 @@ def _read_error(info: ZooKeeperConnectionInfo, error: BaseException) -> Fenceloc
     )
 
 
-class ZooKeeperGuardConnection:
+class ZooKeeperGuardConnection(OptimisticConnection[ZooKeeperGuardCodec]):
     """Answers a guard's requests, for one thread at a time."""
 
     def __init__(
@@ -224,35 +223,16 @@ class ZooKeeperGuardConnection:
         client: ZooKeeperGuardClient,
         guard: object,
     ) -> None:
+        super().__init__(ZooKeeperGuardCodec(info.url, layout, locks), lambda call: call(client))
         self._info = info
-        self._client = client
-        self._codec = ZooKeeperGuardCodec(info.url, layout, locks)
         # The session ends when nothing refers to the guard: a connection does.
         self._guard = guard
 
-    @property
-    def native(self) -> ZooKeeperTransaction:
-        """The object that `guard.transaction` yields."""
-        return self._codec.work  # type: ignore[no-any-return]
-
     def perform(self, request: Any) -> Any:
-        """Answer one request; after a failure nothing is pending."""
+        """Answer one request; kazoo's errors about a node are the user's own only where a block's end meets them."""
         try:
-            return run_generator(self._codec.operations(request), lambda call: call(self._client))
-        except BaseException as error:
-            self.rollback()
-            if isinstance(error, ZookeeperError) and not isinstance(request, Finish):
-                raise map_refusal(error, self._info) from error
-            raise
-
-    def rollback(self) -> None:
-        """Discard the pending writes."""
-        self._codec.forget()
-
-    def map_error(self, error: BaseException) -> GuardError | None:
-        """Return None: an error that leaves a block is a FencelockError, kazoo's about a node, or the user's own."""
-        return None
-
-    def close(self) -> None:
-        """Discard the pending writes."""
-        self.rollback()
+            return super().perform(request)
+        except ZookeeperError as error:
+            if isinstance(request, Finish):
+                raise
+            raise map_refusal(error, self._info) from error

@@ -15,6 +15,7 @@ from fencelock.protocol.guard_requests import InspectResources
 from fencelock.protocol.stores import GuardCapabilities
 from fencelock.stores.errors import refused_finding
 from fencelock.stores.quorum.colocated import split_locks
+from fencelock.stores.zookeeper.connection.client import MAX_REQUEST_BYTES
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
@@ -27,7 +28,7 @@ _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permiss
 class ZooKeeperGuard:
     """A guarded subtree."""
 
-    capabilities = GuardCapabilities(enforced_by="policy", keeps_open=False)
+    capabilities = GuardCapabilities(enforced_by="policy", keeps_open=False, max_request_bytes=MAX_REQUEST_BYTES)
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)

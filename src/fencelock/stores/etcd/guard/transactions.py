@@ -1,18 +1,14 @@
-"""A guard's connection to etcd, and the transactions that blocks get: for the caller's thread, and for a loop.
+"""How a guard's requests are sent to etcd, and the transactions that blocks get: in the caller's thread, and on a loop.
 
-Promise: both send the operations of `codec.py`, and nothing else. If a request that only reads fails, its error is
-definite.
+Promise: if a request that only reads fails, its error is definite.
 Never: a request repeated that may have been executed.
 """
 
 from typing import Any
 
-from fencelock.errors import GuardError, OutcomeUnknownError, SourceUnavailableError
-from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.guard.block import EtcdWriteBuffer
-from fencelock.stores.etcd.guard.codec import EtcdGuardCodec, EtcdGuardLayout
-from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 
 REQUEST_TIMEOUT_S = 5.0
 
@@ -75,71 +71,3 @@ def _definite(error: OutcomeUnknownError, request: Any) -> OutcomeUnknownError |
     if any(not operation.HasField("request_range") for operation in request.success):
         return error
     return SourceUnavailableError(f"{error}; the request only reads, so nothing was done. Try again")
-
-
-class EtcdGuardConnectionBase:
-    """What both kinds of connection share."""
-
-    def __init__(
-        self,
-        url: str,
-        layout: EtcdGuardLayout,
-        locks: EtcdColocatedLocks | None,
-        client: EtcdClient,
-        transaction_type: type[Any],
-    ) -> None:
-        self._client = client
-        self._codec = EtcdGuardCodec(url, layout, locks, lambda *args: transaction_type(client, *args))
-
-    @property
-    def native(self) -> Any:
-        """The object that `guard.transaction` yields."""
-        return self._codec.work
-
-    def map_error(self, error: BaseException) -> GuardError | None:
-        """Return None: an error that leaves a block is a FencelockError already, or the user's own."""
-        return None
-
-    def close(self) -> None:
-        """Discard the pending writes."""
-        self._codec.forget()
-
-
-class EtcdGuardConnection(EtcdGuardConnectionBase):
-    """Answers a guard's requests, for one thread at a time."""
-
-    def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
-        super().__init__(url, layout, locks, client, EtcdTransaction)
-
-    def perform(self, request: Any) -> Any:
-        """Answer one request; after a failure nothing is pending."""
-        try:
-            return run_generator(self._codec.operations(request), lambda trip: send_txn(self._client, trip))
-        except BaseException:
-            self.rollback()
-            raise
-
-    def rollback(self) -> None:
-        """Discard the pending writes."""
-        self._codec.forget()
-
-
-class AsyncEtcdGuardConnection(EtcdGuardConnectionBase):
-    """Answers a guard's requests, for one task at a time."""
-
-    def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
-        super().__init__(url, layout, locks, client, AsyncEtcdTransaction)
-
-    async def perform(self, request: Any) -> Any:
-        """Answer one request; after a failure nothing is pending."""
-        try:
-            return await run_generator_async(
-                self._codec.operations(request), lambda trip: send_txn_async(self._client, trip)
-            )
-        except BaseException:
-            await self.rollback()
-            raise
-
-    async def rollback(self) -> None:
-        """Discard the pending writes."""
-        self._codec.forget()

@@ -7,7 +7,7 @@ Never: a password, or anything sent to Redis.
 
 import shlex
 
-from fencelock.stores.redis.guard.codec import RedisGuardLayout
+from fencelock.stores.redis.guard.layout import RedisLayout
 
 _COMMANDS = (
     "nocommands", "+@read", "+@write", "-@dangerous", "+eval", "+multi", "+exec", "+discard", "+watch", "+unwatch",
@@ -16,7 +16,7 @@ _COMMANDS = (
 _GLOB = str.maketrans({character: f"\\{character}" for character in "*?[]\\"})
 
 
-def guard_policy(layout: RedisGuardLayout, resource: str, lock: str, role: str) -> str:
+def guard_policy(layout: RedisLayout, resource: str, lock: str, role: str) -> str:
     """Return the commands that let a user write one resource, its mark and its effects."""
     prefix = layout.info.prefix.translate(_GLOB)
     data = f"~{{{prefix}}}:*"
