@@ -110,6 +110,12 @@ def digest_of_claim(claim: str) -> str:
     return one_way(one_way(claim))
 
 
+@lru_cache(MAX_HASHED_CLAIMS)
+def _digest_of_proof(proof: str) -> str:
+    """Return H(proof). Remembered, since each block compares it."""
+    return one_way(proof)
+
+
 @cache
 def _host_and_program() -> tuple[str, str]:
     program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
@@ -176,7 +182,7 @@ class Sequencer:
     @property
     def digest(self) -> str:
         """H(proof): what a mark keeps of the lease that has sealed it."""
-        return one_way(self.proof)
+        return _digest_of_proof(self.proof)
 
     @property
     def signed_bytes(self) -> bytes:

@@ -127,6 +127,29 @@ def test_a_read_that_may_write_or_names_no_key_is_refused(scene: Scene) -> None:
         for command in (("SET", "k", "v"), ("KEYS", "*"), ("SCAN", 0), ("RANDOMKEY",), ("XREAD", "STREAMS", "k", "0")):
             with pytest.raises(GuardError, match=r"may write|cannot be run"):
                 txn.read(*command)
+        for command in (("XINFO", "STREAM", "k"), ("OBJECT", "ENCODING", "k"), ("XGROUP", "CREATE", "k", "g", "$")):
+            with pytest.raises(GuardError, match=f"{command[0]} has subcommands, and a guarded block runs none"):
+                txn.read(*command)
+
+
+def test_the_server_is_asked_once_for_the_keys_of_a_command(scene: Scene) -> None:
+    """Whatever the block reads afterwards; and anew for other arguments, which may say that other words are keys."""
+    asked: list[Any] = []
+    with scene.block() as txn:
+        act = txn._session._act
+
+        def noting(step: Any) -> Any:
+            asked.extend(words for words in getattr(step, "commands", ()) if words[:2] == ("COMMAND", "GETKEYS"))
+            return act(step)
+
+        txn._session._act = noting
+        txn.execute("ZUNIONSTORE", scene.key("sum"), 1, scene.key("a"), "WEIGHTS", 2)
+        txn.execute("ZUNIONSTORE", scene.key("more"), 2, scene.key("a"), scene.key("b"))
+        for name in ("c", "d", "e"):
+            txn.get(scene.key(name))
+        with pytest.raises(GuardError, match="read first, then write"):
+            txn.get(scene.key("b"))
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("own", ["marks/reports", "marks/other", "floors", "audit", "resources", "effects/reports"])

@@ -8,8 +8,7 @@ MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goe
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -136,14 +135,22 @@ def note_asker(error: FencelockError, credential: Credential) -> None:
     vars(error).setdefault(_ASKER, (credential.sequencer.lock, credential.sequencer.token))
 
 
-@contextmanager
-def asking(credential: Credential) -> Iterator[None]:
+class asking:  # noqa: N801 - read as a function, and no generator: it surrounds each step of each block
     """A block in which a guard works for a lease: its error notes that. The user's code is no part of it."""
-    try:
-        yield
-    except FencelockError as error:
-        note_asker(error, credential)
-        raise
+
+    __slots__ = ("_credential",)
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FencelockError):
+            note_asker(error, self._credential)
 
 
 def is_asked_by(error: FencelockError, credential: Credential) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError
@@ -34,6 +35,8 @@ _MARK = {
     "rebound": bool,
 }
 _FLOORS = {"schema": int, "floors": dict}
+MAX_REMEMBERED = 64
+"""Marks that are kept decoded: each block of a tenure reads the same one."""
 _TOKEN = re.compile(r"[0-9]{1,19}")
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
@@ -101,6 +104,7 @@ def encode_mark(stored: StoredMark) -> bytes:
     )
 
 
+@lru_cache(MAX_REMEMBERED)
 def decode_mark(url: str, resource: str, value: bytes) -> StoredMark:
     """Return the mark in a stored value; SchemaError if the value is not a mark."""
     found = _decode(url, value)

@@ -29,8 +29,7 @@ from fencelock.stores.redis.connection.url import RedisAddress, RedisConnectionI
 
 REQUEST_TIMEOUT_S = 5.0
 _RESP = 3
-Word = str | bytes | int | float
-Command = tuple[Word, ...]
+Command = tuple[str | bytes, ...]
 
 
 class RedisConnectionBase:
@@ -88,7 +87,7 @@ class RedisConnection(RedisConnectionBase):
         """Send commands together, and return their answers."""
         self._begin()
         try:
-            self._native.send_packed_command(self._native.pack_commands(commands), check_health=False)
+            self._native.send_packed_command([_packed(commands)], check_health=False)
             return self._answers([self._answer() for _ in commands])
         except BaseException:
             FORKS.close(self)
@@ -140,7 +139,7 @@ class AsyncRedisConnection(RedisConnectionBase):
         """Send commands together, and return their answers."""
         self._begin()
         try:
-            await self._native.send_packed_command(self._native.pack_commands(commands), check_health=False)
+            await self._native.send_packed_command([_packed(commands)], check_health=False)
             return self._answers([await self._answer() for _ in commands])
         except BaseException:
             FORKS.close(self)
@@ -168,6 +167,15 @@ class AsyncRedisConnection(RedisConnectionBase):
         """Close only the descriptor, in a forked child."""
         if (writer := _take_writer(self._native)) is not None:
             streams.drop(writer)
+
+
+def _packed(commands: tuple[Command, ...]) -> bytes:
+    """Return commands as they are sent: redis-py's own packing takes several times as long."""
+    parts: list[bytes] = []
+    for command in commands:
+        words = [word.encode() if isinstance(word, str) else word for word in command]
+        parts += (b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
+    return b"".join(parts)
 
 
 # A connection that nobody closed ends by these. The garbage collector calls them before it touches the socket, whose

@@ -57,6 +57,8 @@ class RedisWriteBuffer(WriteBuffer):
         self._shapes = shapes
         self._comparisons = list(comparisons)
         self._commands: list[Words] = []
+        self._written: list[Words] = []
+        """The keys of the first of these commands: each command is asked about once."""
         self._before: dict[Words, Words] = {}
         self._after: dict[Words, Words] = {}
         self._is_watching = False
@@ -75,9 +77,7 @@ class RedisWriteBuffer(WriteBuffer):
         self._check_open()
         words = encode_command(command, arguments)
         keys = yield from self._keys(words, must_be="readonly")
-        written: set[bytes] = set()
-        for one in self._commands:
-            written.update((yield from self._keys(one, must_be="write")))
+        written: set[bytes] = yield from self._written_keys()
         if written.intersection(keys):
             raise unstored_error(", ".join(_shown(key) for key in keys if key in written))
         self._is_watching = True
@@ -99,6 +99,12 @@ class RedisWriteBuffer(WriteBuffer):
         return GuardError(f"the server refused {words[0].decode()}: {shorten(f'{code}{error}')}. Nothing was written")
 
     # --- what commands touch ------------------------------------------------------------------------------------------
+    def _written_keys(self) -> Requests:
+        """Return the keys of all commands; GuardError if the block may not run one of them."""
+        for words in self._commands[len(self._written) :]:
+            self._written.append((yield from self._keys(words, must_be="write")))
+        return set().union(*self._written)
+
     def _keys(self, words: Words, *, must_be: str) -> Requests:
         """Return the keys of a command that a block may run; GuardError if it may not."""
         name = words[0]
@@ -133,9 +139,7 @@ class RedisWriteBuffer(WriteBuffer):
     # --- the end ------------------------------------------------------------------------------------------------------
     def finish(self) -> Requests:
         """Compare and write; ConflictError if something has changed, GuardError if the block is refused."""
-        keys: set[bytes] = set()
-        for words in self._commands:
-            keys.update((yield from self._keys(words, must_be="write")))
+        keys: set[bytes] = yield from self._written_keys()
         if len(self._commands) > MAX_WRITES:
             raise too_large_error(f"has {len(self._commands)} commands", f"a script takes {MAX_WRITES} of them")
         # If the first command fails, nothing was written. If a later one does, what began stays in doubt.
