@@ -4,9 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 from redis.crc import key_slot
+from redis.exceptions import MovedError
 
 import fencelock
 from fencelock import SourceUnavailableError
+from fencelock.stores.redis.connection.client import MAX_IDLE_CONNECTIONS, RedisPool, RedisRequest, RedisSession
+from fencelock.stores.redis.connection.connections import FORKS
+from fencelock.stores.redis.connection.url import RedisAddress, parse_url
 from fencelock_lab.servers.redis import RedisCluster, RedisFleet
 from tests.redis.direct import Direct
 from tests.redis.fix_redis import THREE, Corner
@@ -95,3 +99,37 @@ def test_a_block_that_has_read_ends_when_its_slot_moves(moving: tuple[Scene, Mov
     assert slot.get(scene.key("a")) is None
     scene.write(("SET", scene.key("a"), "again"))
     assert slot.get(scene.key("a")) == "again"
+
+
+FORMER, PRESENT = RedisAddress("former", 1), RedisAddress("present", 2)
+
+
+class Answering:
+    """An idle connection to a server that has the slot, or leads on to the one that has it."""
+
+    def __init__(self, address: RedisAddress, asked: list[RedisAddress]) -> None:
+        self.address = address
+        self._asked = asked
+        FORKS.add(self)  # type: ignore[arg-type]
+
+    def is_usable(self) -> bool:
+        return True
+
+    def exchange(self, commands: object) -> list[object]:
+        self._asked.append(self.address)
+        return [MovedError(f"1 {PRESENT}") if self.address == FORMER else b"value"]
+
+    def hang_up(self) -> None:
+        """Do nothing."""
+
+    drop = hang_up
+
+
+def test_idle_connections_to_the_server_that_had_the_slot_are_passed_by() -> None:
+    """Each would lead on to the other server, and a request follows a few times only."""
+    asked: list[RedisAddress] = []
+    pool = RedisPool(parse_url(f"redis://{FORMER}/0/app"), is_examining=False)
+    addresses = [PRESENT] + [FORMER] * (MAX_IDLE_CONNECTIONS - 1)
+    pool.idle().extend(Answering(address, asked) for address in addresses)  # type: ignore[misc]
+    assert RedisSession(pool).send(RedisRequest((("GET", "a"),), is_read=True)) == [b"value"]
+    assert asked == [FORMER, PRESENT]

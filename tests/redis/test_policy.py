@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -70,3 +71,42 @@ def test_the_printed_rights_keep_an_application_from_all_other_marks(limited: Re
             app(*command)
     found = fencelock.stores.registry.guard_store(f"redis://app:secret@{limited.address}/0/data")
     assert [one.code for one in found.examine()] == ["guard-refused"]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "command", "named"),
+    [
+        (("-hgetall",), ("HGETALL", "{data}:stock"), "'hgetall' command"),
+        (("-command",), ("HGETALL", "{data}:stock"), "'command|info' command"),
+        (("+command|info", "-command|getkeys"), ("ZUNION", 1, "{data}:scores"), "'command|getkeys' command"),
+        (("-watch",), ("HGETALL", "{data}:stock"), "'watch' command"),
+        ((), ("HGETALL", "elsewhere"), "HGETALL: this user has no permissions to access"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else " ".join(map(str, one)),
+)
+def test_a_read_that_is_not_permitted_names_the_right_and_the_remedy(
+    limited: RedisServer, lacking: tuple[str, ...], command: tuple[Any, ...], named: str
+) -> None:
+    """As a write does: nobody has to guess that the server's ACL lacks something."""
+    guard = fencelock.guard(f"redis://app:secret@{limited.address}/0/data", resource=RESOURCE, lock=LOCK)
+    guard.seal(HandmadeLease(5))
+    Direct.to(limited)("ACL", "SETUSER", "app", *lacking)
+    with pytest.raises(SourceError, match="does not permit it") as caught, guard.transaction(HandmadeLease(5)) as txn:
+        txn.read(*command)
+    assert caught.value.definite
+    assert named in str(caught.value)
+    assert "`fencelock protect --print-policy`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "command", [("HSET", "{data}:stock", "chairs", 7), ("SET", "elsewhere", 1)], ids=lambda words: words[0]
+)
+def test_a_write_that_is_not_permitted_names_the_right_and_the_remedy(
+    limited: RedisServer, command: tuple[Any, ...]
+) -> None:
+    guard = fencelock.guard(f"redis://app:secret@{limited.address}/0/data", resource=RESOURCE, lock=LOCK)
+    Direct.to(limited)("ACL", "SETUSER", "app", "-hset")
+    with pytest.raises(SourceError, match="does not permit it") as caught, guard.transaction(HandmadeLease(5)) as txn:
+        txn.execute(*command)
+    assert caught.value.definite
+    assert "`fencelock protect --print-policy`" in str(caught.value)

@@ -35,7 +35,9 @@ def codes(url: str) -> list[str]:
     return [one.code for one in guard_store(url).examine()]
 
 
-@pytest.mark.parametrize(("setting", "value"), [("appendonly", "no"), ("appendfsync", "everysec")])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("appendonly", "no"), ("appendfsync", "everysec"), ("no-appendfsync-on-rewrite", "yes")]
+)
 def test_g4_a_server_that_does_not_flush_is_refused_unless_the_url_accepts_it(
     own_redis: RedisServer, setting: str, value: str
 ) -> None:
@@ -110,7 +112,7 @@ def test_a_guard_goes_on_to_the_server_that_is_the_master_now(redis_fleet: Redis
 
 
 FACTS = {"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "cluster_enabled": "0"}
-FLUSHING = {b"appendonly": b"yes", b"appendfsync": b"always"}
+FLUSHING = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 OK = b"OK"
 
 

@@ -18,9 +18,16 @@ from redis.exceptions import AuthenticationError, MovedError, RedisError, Respon
 
 from fencelock.errors import FencelockError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.encoding import shorten
 from fencelock.stores.errors import closed_inside
 from fencelock.stores.redis.connection.connections import FORKS, AsyncRedisConnection, Command, RedisConnection
-from fencelock.stores.redis.connection.errors import map_lost, map_refusal, refused_login
+from fencelock.stores.redis.connection.errors import (
+    code_of,
+    map_lost,
+    map_refusal,
+    refused_database,
+    refused_login,
+)
 from fencelock.stores.redis.connection.server import PROBE, ServerFacts, check_server, read_facts
 from fencelock.stores.redis.connection.url import RedisAddress, RedisConnectionInfo
 
@@ -117,6 +124,10 @@ class RedisSessionBase(ABC):
             first = next((one for one in answers if isinstance(one, ResponseError)), None)
             if not isinstance(first, MovedError):
                 self._is_watching &= request.commands[-1] != EXEC
+                if first is not None and code_of(first) == "READONLY":
+                    # It was a master, and another one of the URL may be one now: the next request looks for it.
+                    self._connection = None
+                    FORKS.close(connection)
                 return answers
             self._follow(first)
             if was_watching:
@@ -145,7 +156,8 @@ class RedisSessionBase(ABC):
         while idle:
             with suppress(IndexError):  # Another thread took the last one.
                 connection = idle.pop()
-                if connection.is_usable():
+                # Those to a server that the slot has left would lead there, one after the other.
+                if connection.is_usable() and self.pool.moved_to in (None, connection.address):
                     self._connection = connection
                     return connection
                 FORKS.close(connection)
@@ -162,7 +174,7 @@ class RedisSessionBase(ABC):
             except FencelockError as error:
                 refusal = refusal or error
             except (RedisError, OSError) as error:
-                failures.append(f"{address}: {type(error).__name__}")
+                failures.append(f"{address}: {shorten(str(error)) or type(error).__name__}")
             if address == self.pool.moved_to:
                 self.pool.moved_to = None
         raise refusal or SourceUnavailableError(
@@ -177,7 +189,7 @@ class RedisSessionBase(ABC):
         except AuthenticationError as error:
             raise refused_login(info) from error
         except ResponseError as error:
-            raise map_refusal(error, info, is_read=True) from error
+            raise refused_database(error, info) or map_refusal(error, info, is_read=True) from error
         try:
             if self.pool.is_examining:
                 check_server(info, address, read_facts(info, answers))
@@ -187,13 +199,13 @@ class RedisSessionBase(ABC):
         return connection
 
     def release(self) -> None:
-        """Give the connection to later sessions, unless it is in doubt; never raises."""
+        """Give the connection to later sessions, which look whether it is usable; never raises."""
         connection, self._connection = self._connection, None
         was_watching, self._is_watching = self._is_watching, False
         if connection is None:
             return
         idle = self._idle()
-        if was_watching or len(idle) >= MAX_IDLE_CONNECTIONS or not connection.is_usable():
+        if was_watching or len(idle) >= MAX_IDLE_CONNECTIONS:
             FORKS.close(connection)
         else:
             idle.append(connection)

@@ -9,6 +9,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.stores.encoding import shorten
+from fencelock.stores.errors import not_permitted
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 
 _TRY_LATER = {
@@ -40,14 +41,20 @@ def map_refusal(error: ResponseError, info: RedisConnectionInfo, *, is_read: boo
     if code in _TRY_LATER:
         return SourceUnavailableError(f"{info.url} {_TRY_LATER[code]}. Nothing was done: try again")
     if code == "NOPERM":
-        return SourceError(
-            f"{info.url} does not permit it ({shorten(str(error))}): name a user in the URL who may, or have the "
-            f"server's ACL changed as `fencelock protect --print-policy` prints it"
-        )
+        return lacks_right(info, str(error))
     answer = shorten(f"{code} {str(error).removeprefix(f'{code} ')}")
     if is_read or code in _REFUSED:
         return SourceError(f"{info.url} refused: {answer}")
     return OutcomeUnknownError(f"{info.url} answered {answer!r}: whether it did what was asked is unknown")
+
+
+def lacks_right(info: RedisConnectionInfo, message: str) -> SourceError:
+    """Return the error for a command, or a key, that the server's ACL does not give to this user."""
+    remedy = (
+        "name a user in the URL who may, or have the server's ACL changed as `fencelock protect --print-policy` prints "
+        "it"
+    )
+    return not_permitted(info.url, shorten(message), remedy)
 
 
 def map_lost(error: RedisError, info: RedisConnectionInfo, *, is_read: bool) -> SourceError:
@@ -63,6 +70,17 @@ def map_lost(error: RedisError, info: RedisConnectionInfo, *, is_read: bool) -> 
         )
     return OutcomeUnknownError(
         f"{info.url} broke off ({type(error).__name__}): whether it did what was asked is unknown"
+    )
+
+
+def refused_database(error: ResponseError, info: RedisConnectionInfo) -> SourceError | None:
+    """Return the error for a database that the server does not have; None for another refusal."""
+    said = str(error)
+    if "DB index" not in said and "SELECT is not allowed" not in said:
+        return None
+    return SourceError(
+        f"{info.url} has no database {info.database} ({shorten(said)}): correct the number in the URL. A cluster has 0 "
+        f"only"
     )
 
 

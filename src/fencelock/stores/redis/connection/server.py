@@ -2,7 +2,7 @@
 
 Promise: pure. A replica is refused, a server that may evict any key, and one that does not flush what it acknowledges,
 unless the URL accepts that: a lost mark is a lost seal, and admits whom it had refused.
-Never: a server used of which it is unknown.
+Never: a server used before it was examined.
 """
 
 import re
@@ -15,7 +15,7 @@ from fencelock.stores.redis.connection.url import RedisConnectionInfo
 
 PROBE = (
     ("INFO", "server", "replication", "memory", "cluster"),
-    ("CONFIG", "GET", "appendonly", "appendfsync"),
+    ("CONFIG", "GET", "appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
     ("MULTI",),
     ("DISCARD",),
 )
@@ -40,7 +40,9 @@ class ServerFacts(NamedTuple):
         return None if self.flush_settings is None else self.flush_settings == _FLUSHING
 
 
-_FLUSHING = {"appendonly": "yes", "appendfsync": "always"}
+_FLUSHING = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+"""With the last one on, a server flushes nothing while a child of it writes a snapshot, or its log anew."""
+SET_FLUSHING = "set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no"
 
 
 def read_facts(info: RedisConnectionInfo, answers: list[Any]) -> ServerFacts:
@@ -91,4 +93,4 @@ def _unflushed(name: str, facts: ServerFacts) -> str:
             f"… +config|get), {accept}"
         )
     found = ", ".join(f"{setting} {value}" for setting, value in sorted(facts.flush_settings.items()))
-    return f"{name} does not flush what it acknowledges ({found}): set appendonly yes and appendfsync always, {accept}"
+    return f"{name} does not flush all that it acknowledges ({found}): {SET_FLUSHING}, {accept}"

@@ -5,17 +5,19 @@ every key that the block has read. If one of them has changed since, nothing is 
 anything is written. Never: a write before the end of the block; a key of the guard's own touched by a user's command.
 """
 
+import re
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from fencelock.errors import GuardError, OutcomeUnknownError
+from fencelock.errors import GuardError, OutcomeUnknownError, SourceError
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.encoding import shorten
 from fencelock.stores.optimistic.write_buffer import WriteBuffer, too_large_error, unstored_error
 from fencelock.stores.redis.connection.client import EXEC, WATCH, RedisRequest
-from fencelock.stores.redis.connection.errors import map_refusal
+from fencelock.stores.redis.connection.errors import lacks_right, map_refusal
+from fencelock.stores.redis.connection.url import RedisConnectionInfo
 from fencelock.stores.redis.guard.commands import (
     CommandShape,
     Words,
@@ -34,6 +36,8 @@ _MULTI = ("MULTI",)
 _LINES = read_file("fencelock.stores.redis.guard", "compare_and_do.lua").splitlines()
 COMPARE_AND_DO = "\n".join(line for line in _LINES if not line.startswith("--")).encode()
 """The script, without its comments."""
+_LACKS_RIGHT = re.compile(r"\bNOPERM\b|user executing the script can't|ACL failure in script")
+"""How a script is told that its user may not run a command: by Redis 7.0, and by newer servers, which were not run."""
 Requests = Generator[RedisRequest, Any, Any]
 """Yields requests, and is sent the list of their answers."""
 Shapes = dict[bytes, CommandShape | None]
@@ -88,7 +92,9 @@ class RedisWriteBuffer(WriteBuffer):
                 raise self._refused(words, one)
         return answer
 
-    def _refused(self, words: Words, error: ResponseError) -> GuardError:
+    def _refused(self, words: Words, error: ResponseError) -> GuardError | SourceError:
+        if error.status_code == "NOPERM":
+            return lacks_right(self._layout.info, f"{words[0].decode()}: {error}")
         if error.status_code == "CROSSSLOT":
             return GuardError(
                 f"{words[0].decode()} names a key in another slot of the cluster than the guard's: write "
@@ -115,7 +121,10 @@ class RedisWriteBuffer(WriteBuffer):
             self._shapes[name] = decode_shape(answer[0])
         shape = check_command(words, self._shapes[name], must_be=must_be)
         if shape.has_movable_keys:
+            # Not remembered for other arguments: a number or a word among them says which of them are keys.
             (answer,) = yield RedisRequest((("COMMAND", "GETKEYS", *words),), is_read=True)
+            if isinstance(answer, ResponseError) and answer.status_code == "NOPERM":
+                raise self._refused((b"COMMAND",), answer)
             keys = decode_keys(words, answer)
         else:
             keys = shape.keys(words)
@@ -197,11 +206,13 @@ def check_done(
         raise ConflictError(f"{comparisons[details[0] - 1].name} has changed")
     if outcome == b"failed":
         number, reason = details
-        raise _failed(number, commands, shorten(reason.decode(errors="replace")))
+        raise _failed(layout.info, number, commands, shorten(reason.decode(errors="replace")))
 
 
-def _failed(number: int, commands: Sequence[Words], reason: str) -> GuardError | OutcomeUnknownError:
+def _failed(info: RedisConnectionInfo, number: int, commands: Sequence[Words], reason: str) -> GuardError | SourceError:
     name = commands[number][0].decode()
+    if number == 0 and _LACKS_RIGHT.search(reason):
+        return lacks_right(info, f"{name}: {reason}")
     if number == 0:
         return GuardError(f"the server refused {name} ({reason}): nothing of the guarded block was written")
     return OutcomeUnknownError(

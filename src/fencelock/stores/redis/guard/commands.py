@@ -15,8 +15,10 @@ from fencelock.errors import ConfigError, GuardError
 MAX_WORDS = 4000
 """Words of one command: Lua hands over not many more at once."""
 _REFUSED = frozenset({"blocking", "noscript", "admin", "pubsub", "@dangerous"})
+_KINDS = frozenset({"readonly", "write"})
 _MOVABLE = "movablekeys"
 _ARITY, _FLAGS, _FIRST, _LAST, _STEP, _CATEGORIES = range(1, 7)
+_SUBCOMMANDS = 9
 
 Words = tuple[bytes, ...]
 """A command: its name in upper case, and its arguments."""
@@ -30,6 +32,7 @@ class CommandShape(NamedTuple):
     first: int
     last: int
     step: int
+    has_subcommands: bool = False
 
     @property
     def has_movable_keys(self) -> bool:
@@ -71,7 +74,8 @@ def decode_shape(answer: Any) -> CommandShape | None:
     if answer is None:
         return None
     flags = {one.decode() for one in (*answer[_FLAGS], *answer[_CATEGORIES])}
-    return CommandShape(answer[_ARITY], frozenset(flags), answer[_FIRST], answer[_LAST], answer[_STEP])
+    where = answer[_FIRST], answer[_LAST], answer[_STEP]
+    return CommandShape(answer[_ARITY], frozenset(flags), *where, has_subcommands=bool(answer[_SUBCOMMANDS]))
 
 
 def check_command(words: Words, shape: CommandShape | None, *, must_be: str) -> CommandShape:
@@ -79,15 +83,25 @@ def check_command(words: Words, shape: CommandShape | None, *, must_be: str) -> 
     name = words[0].decode()
     if shape is None:
         raise GuardError(f"the server has no command {name}")
+    if shape.has_subcommands:
+        raise GuardError(
+            f"{name} has subcommands, and a guarded block runs none: run it outside of the block, if nothing that the "
+            f"lock protects depends on it"
+        )
     if len(words) < abs(shape.arity) or (shape.arity > 0 and len(words) != shape.arity):
         raise GuardError(f"{name} is called with {len(words) - 1} arguments, and takes another number of them")
-    if must_be not in shape.flags:
+    if not _KINDS & shape.flags:
         raise GuardError(
-            f"{name} does not write: use txn.read" if must_be == "write" else f"{name} may write: use txn.execute"
+            f"{name} cannot be run in a guarded block: the server does not tell whether it reads or writes, as it does "
+            f"not of scripts, and of commands with subcommands"
         )
     if _REFUSED & shape.flags or (shape.first == 0 and not shape.has_movable_keys):
         raise GuardError(
             f"{name} cannot be run in a guarded block: it may wait, or touches more than the keys that it names"
+        )
+    if must_be not in shape.flags:
+        raise GuardError(
+            f"{name} does not write: use txn.read" if must_be == "write" else f"{name} may write: use txn.execute"
         )
     return shape
 

@@ -11,6 +11,7 @@ from fencelock.protocol.guard_requests import InspectResources
 from fencelock.stores.errors import refused_finding
 from fencelock.stores.optimistic.connection import OptimisticConnection
 from fencelock.stores.redis.connection.client import RedisPool, RedisRequest, RedisSession, facts_of
+from fencelock.stores.redis.connection.server import SET_FLUSHING
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 from fencelock.stores.redis.guard.codec import RedisGuardCodec
 from fencelock.stores.redis.guard.layout import RedisLayout
@@ -60,7 +61,7 @@ def _unflushed_finding(url: str) -> Finding:
         f"{url}: the server does not flush what it acknowledges, or does not tell: a crash may lose a seal together "
         f"with the data, and then admits the lease that it had refused, until the live holder's next block raises "
         f"SealLostError",
-        "set appendonly yes and appendfsync always, and remove unflushed=accept from the URL",
+        f"{SET_FLUSHING}, and remove unflushed=accept from the URL",
     )
 
 
