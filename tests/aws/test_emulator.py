@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fencelock.stores.aws.session import AwsClient, AwsSession, Call, Refusal
+from fencelock.stores.aws.clients import AwsClient, Call, Refusal
 from fencelock.stores.aws.url import parse_dynamodb_url, parse_s3_url
 from fencelock_lab.servers.ministack import MinistackFleet
 from tests.fix_servers import fresh_name
@@ -18,7 +18,7 @@ ATTRIBUTES = [{"AttributeName": "pk", "AttributeType": "S"}]
 @pytest.fixture
 def dynamodb(ministack_fleet: MinistackFleet) -> tuple[AwsClient, str]:
     table = fresh_name("table")
-    client = AwsSession(parse_dynamodb_url(ministack_fleet.shared().dynamodb_url(table))).connect(DEADLINE_S)
+    client = AwsClient(parse_dynamodb_url(ministack_fleet.shared().dynamodb_url(table)), DEADLINE_S)
     options = {"KeySchema": KEYS, "AttributeDefinitions": ATTRIBUTES, "BillingMode": "PAY_PER_REQUEST"}
     client.call(Call("create_table", {"TableName": table} | options))
     return client, table
@@ -53,7 +53,7 @@ def test_of_transactions_at_the_same_time_one_is_done(dynamodb: tuple[AwsClient,
 
 def test_of_conditional_objects_at_the_same_time_one_is_stored(ministack_fleet: MinistackFleet) -> None:
     bucket = fresh_name("bucket").replace("_", "-")
-    client = AwsSession(parse_s3_url(ministack_fleet.shared().s3_url(bucket))).connect(DEADLINE_S)
+    client = AwsClient(parse_s3_url(ministack_fleet.shared().s3_url(bucket)), DEADLINE_S)
     client.call(Call("create_bucket", {"Bucket": bucket}))
     for number in range(ROUNDS):
         put = {"Bucket": bucket, "Key": f"{number}", "Body": b"text", "IfNoneMatch": "*"}

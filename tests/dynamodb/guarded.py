@@ -7,7 +7,7 @@ from typing import Any
 import fencelock
 import fencelock.aio
 from fencelock.errors import OutcomeUnknownError
-from fencelock.stores.aws.session import Call
+from fencelock.stores.aws.clients import Call
 from tests.dynamodb.fix_dynamodb import DATA, Corner
 from tests.support.guarded_keys import Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease

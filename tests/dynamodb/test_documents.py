@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.aws.session import Call
+from fencelock.stores.aws.clients import Call
 from fencelock.stores.document.operations import (
     COUNTER,
     LOCK,

@@ -21,7 +21,7 @@ from fencelock.protocol import (
 )
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
-from fencelock.stores.aws.session import Refusal
+from fencelock.stores.aws.clients import Refusal
 from fencelock.stores.dynamodb.table import DynamoTables, create_table
 from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.registry import guard_store

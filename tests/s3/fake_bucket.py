@@ -8,7 +8,7 @@ from typing import Any
 
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.s3.connection.client import _definite
 from fencelock.stores.s3.guard.store import S3Guard
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fencelock.stores.aws.session import AsyncAwsClient, AwsClient
+from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.ministack import MinistackFleet
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet

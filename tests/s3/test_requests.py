@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fencelock import GuardError, OutcomeUnknownError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.s3.guard import codec, manifest
 from tests.s3.fake_bucket import LOST, double, is_down, is_manifest, is_upload, lose_reply, lose_request
 from tests.s3.scene import Scene, elsewhere, scene

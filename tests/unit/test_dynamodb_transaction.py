@@ -7,7 +7,7 @@ import pytest
 
 from fencelock import FencelockError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.dynamodb import requests
 from fencelock.stores.dynamodb.guard.items import ItemWork, is_equal
 from fencelock.stores.dynamodb.guard.transaction import MAX_ITEM_BYTES, MAX_ITEMS, transact

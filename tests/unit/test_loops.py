@@ -8,7 +8,7 @@ import pytest
 
 from fencelock._drivers.aio_pool import AsyncPool, _Connections
 from fencelock.protocol.source_requests import Inspect
-from fencelock.stores.aws.session import _NativeClients
+from fencelock.stores.aws.clients import _NativeClients
 from fencelock.stores.aws.url import parse_dynamodb_url
 from tests.support.documents import Documents, MemoryDocumentSource
 

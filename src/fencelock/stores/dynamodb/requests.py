@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fencelock.clock import boottime_ms
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
-from fencelock.stores.aws.session import AsyncAwsClient, AwsClient, Call, Refusal
+from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient, Call, Refusal
 
 Operations = Generator[Any, Any, Any]
 """Yields calls and pauses, is sent their answers, and returns a result."""

@@ -8,7 +8,7 @@ deletes items by itself.
 from typing import Any, NamedTuple
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, UnsupportedError
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.dynamodb.requests import Operations, Patience, read
 from fencelock.stores.errors import not_installed
 

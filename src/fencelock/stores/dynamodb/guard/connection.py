@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock.errors import GuardError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.aws.session import AsyncAwsClient, AwsClient
+from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient
 from fencelock.stores.dynamodb.guard.block import AsyncDynamoTransaction, DynamoTransaction, DynamoWriteBuffer
 from fencelock.stores.dynamodb.guard.codec import DynamoGuardCodec
 from fencelock.stores.dynamodb.guard.items import ItemWork

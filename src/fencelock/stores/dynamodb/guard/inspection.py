@@ -9,7 +9,7 @@ from typing import Any
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import InspectResources
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.dynamodb.guard.codec import GUARD
 from fencelock.stores.dynamodb.guard.connection import DynamoGuardConnection
 from fencelock.stores.dynamodb.requests import Operations

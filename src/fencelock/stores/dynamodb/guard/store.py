@@ -7,7 +7,7 @@ who writes past the guard: IAM has to, as `policy` prints it, and `examine` repo
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.stores import GuardCapabilities
-from fencelock.stores.aws.session import AwsSession
+from fencelock.stores.aws.clients import AwsSession
 from fencelock.stores.aws.url import parse_dynamodb_url
 from fencelock.stores.dynamodb.guard.connection import AsyncDynamoGuardConnection, DynamoGuardConnection
 from fencelock.stores.dynamodb.guard.inspection import examine

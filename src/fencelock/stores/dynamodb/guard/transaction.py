@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from fencelock.errors import GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.dynamodb.guard.items import ItemWork
 from fencelock.stores.dynamodb.requests import BUSY, Operations, Patience
 from fencelock.stores.optimistic.write_buffer import too_large_error

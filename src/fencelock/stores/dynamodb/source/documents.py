@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.stores.aws.session import Call, Refusal
-from fencelock.stores.aws.session import Reply as AwsReply
+from fencelock.stores.aws.clients import Call, Refusal
+from fencelock.stores.aws.clients import Reply as AwsReply
 from fencelock.stores.document import operations as ask
 from fencelock.stores.document.operations import COUNTER, LOCK, Document, FoundDocuments, Key
 from fencelock.stores.dynamodb.table import PARTITION, SORT

@@ -12,7 +12,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.aws.session import AsyncAwsClient, AwsClient, AwsSession
+from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient, AwsSession
 from fencelock.stores.aws.url import parse_dynamodb_url
 from fencelock.stores.document.operations import Operation, Reply
 from fencelock.stores.document.store import INSTALL_S, DocumentSource

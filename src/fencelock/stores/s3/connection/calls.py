@@ -8,7 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from fencelock.stores.aws.session import Call, Refusal
+from fencelock.stores.aws.clients import Call, Refusal
 
 Result = TypeVar("Result")
 Asking = Generator[Call, Any, Result]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.aws.session import AwsSession, Call
+from fencelock.stores.aws.clients import AwsSession, Call
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.s3.connection.calls import Asking, Body, Result
 

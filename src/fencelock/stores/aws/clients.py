@@ -2,20 +2,21 @@
 
 Promise: a request is sent once: the retries of botocore, aiobotocore and aiohttp are off, whatever the environment and
 the configuration say, because a conditional write that is repeated refuses itself. On a loop a call takes
-`request_timeout_s` at most; in a thread each address, and each part of a long reply, has its own. Refusals that the
-caller expects are values; every other error becomes a FencelockError whose `definite` is correct. The URL alone names
-the server: an endpoint in the environment or in a configuration file is not used. A forked child uses clients
-of its own, and never touches its parent's, which it keeps for that reason.
+`request_timeout_s` at most, once the loop has its client: making that may ask for credentials, which botocore bounds.
+In a thread each address, and each part of a long reply, has its own. Refusals that the caller expects are values; every
+other error becomes a FencelockError whose `definite` is correct. The URL alone names the server: an endpoint in the
+environment or in a configuration file is not used. A forked child uses clients of its own, and never touches its
+parent's, which it keeps for that reason.
 Never: botocore called in a thread of the program's if a helper can be started, see `stores/helper_threads.py`; a
 credential shown.
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import botocore.session
 from botocore.config import Config
@@ -29,6 +30,8 @@ from fencelock.stores.aws.errors import code_of, map_error, map_setup_error, mes
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.errors import raise_mapped
 from fencelock.stores.helper_threads import in_helper_thread
+from fencelock.stores.pauses import Pause
+from fencelock.stores.together import Together
 
 MAX_CONNECTIONS = 1000
 """That one client keeps open, as many as there were calls at a time."""
@@ -62,6 +65,9 @@ class Refusal(NamedTuple):
 
 Reply = dict[str, Any] | Refusal
 """What botocore returns: `ResponseMetadata` has the headers, and a `Body` is bytes."""
+Result = TypeVar("Result")
+Calls = Generator[Call | Pause | Together, Any, Result]
+"""Yields calls, pauses and several runs at a time, is sent the replies, and returns a Result."""
 
 
 class AwsSession:
@@ -161,7 +167,9 @@ class _NativeClients:
 
 
 class AwsClient:
-    """Sends calls from any thread."""
+    """Sends calls from any thread. The constructor opens nothing, and nothing has to be closed: the stores of one
+    process with the same configuration share botocore's clients.
+    """
 
     def __init__(self, info: AwsConnectionInfo, request_timeout_s: float) -> None:
         self._info = info
@@ -184,15 +192,12 @@ class AwsClient:
                 with closing(reply[_BODY]) as body:
                     reply[_BODY] = body.read()
         except Exception as error:
-            if (refusal := _refusal(error, call)) is not None:
-                return refusal
-            raise_mapped(map_error(error, info), error)
-            raise
+            return _expected(error, call, info)
         return reply
 
 
 class AsyncAwsClient:
-    """Sends calls from the tasks of any loop."""
+    """Sends calls from the tasks of any loop. The constructor opens nothing, and nothing has to be closed."""
 
     def __init__(self, info: AwsConnectionInfo, request_timeout_s: float) -> None:
         self._info = info
@@ -213,10 +218,7 @@ class AsyncAwsClient:
                     with closing(reply[_BODY]) as body:
                         reply[_BODY] = await body.read()
         except Exception as error:
-            if (refusal := _refusal(error, call)) is not None:
-                return refusal
-            raise_mapped(map_error(error, info), error)
-            raise
+            return _expected(error, call, info)
         return reply
 
 
@@ -242,11 +244,12 @@ async def _close_at_end(native: Any) -> AsyncGenerator[None, None]:
         await native.close()
 
 
-def _refusal(error: Exception, call: Call) -> Refusal | None:
-    """Return the refusal that the caller expects; None if the error is another one."""
+def _expected(error: Exception, call: Call, info: AwsConnectionInfo) -> Refusal:
+    """Return the refusal that the caller expects; raise every other error, which is being handled, mapped."""
     if isinstance(error, ClientError) and (code := code_of(error)) in call.expects:
         return Refusal(code, message_of(error), dict(error.response))
-    return None
+    raise_mapped(map_error(error, info), error)
+    raise error
 
 
 def _configured(session: Any) -> Any:
