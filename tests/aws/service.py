@@ -77,3 +77,28 @@ def service(*answers: bytes | None) -> Iterator[Service]:
         yield running
     finally:
         running.close()
+
+
+@contextmanager
+def service_without_tls(reply: bytes) -> Iterator[int]:
+    """Yield the port of a server that answers the first bytes of each connection, whatever they are, and ends it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with suppress(OSError), connection:
+                connection.recv(65_536)
+                connection.sendall(reply)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()

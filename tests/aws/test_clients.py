@@ -161,6 +161,14 @@ def test_a_refusal_is_definite_and_says_why(ask: Send, code: str, error: type[Fe
     assert SECRET not in str(caught.value)
 
 
+def test_a_denial_of_s3_names_the_bucket_that_may_be_missing_and_no_grant_that_no_policy_prints(ask: Send) -> None:
+    body = b"<Error><Code>AccessDenied</Code><Message>so</Message></Error>"
+    with service(answer("403 Forbidden", body)) as running, pytest.raises(SourceError) as caught:
+        ask(info_of(running, PUT), PUT)
+    assert "check that the bucket 'bucket' exists" in str(caught.value)
+    assert "as `--print-policy` prints it" not in str(caught.value)
+
+
 def test_a_body_is_read(ask: Send) -> None:
     with service(answer("200 OK", b"content", ETag='"e"')) as running:
         info = info_of(running, PUT)

@@ -72,7 +72,7 @@ def parse_s3_url(url: str) -> AwsConnectionInfo:
         raise _not_understood(S3, "it names no bucket: 3 to 255 letters, digits, '_', '-' and '.'")
     region = given.get("region")
     if region is not None and not _REGION.fullmatch(region):
-        raise _not_understood(S3, "its region is none, such as eu-central-1")
+        raise _not_understood(S3, "its region is not a region's name, such as eu-central-1")
     endpoint = _endpoint(S3, given.get("endpoint"))
     if endpoint is not None:
         region = region or REGION_OF_OTHERS
@@ -107,7 +107,7 @@ def _endpoint(service: str, text: str | None) -> str | None:
         )
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise _not_understood(service, "its endpoint is no http:// or https:// URL")
+        raise _not_understood(service, "its endpoint is not an http:// or https:// URL")
     if "@" in parts.netloc:
         raise _not_understood(service, "its endpoint names a login: give credentials by the environment")
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
