@@ -11,8 +11,17 @@ CUT = b""
 """The answer of a service that executes a request and closes the connection: the reply is lost."""
 
 
+NUMBERED = {"x-amz-request-id": "A1", "x-amzn-RequestId": "A1"}
+"""What tells a reply of S3's and of DynamoDB's from one of what stands between."""
+
+
 def answer(status: str, body: bytes = b"{}", **headers: str) -> bytes:
-    """Return a reply as HTTP writes it."""
+    """Return a reply of the service's as HTTP writes it."""
+    return bare_answer(status, body, **NUMBERED, **headers)
+
+
+def bare_answer(status: str, body: bytes = b"{}", **headers: str) -> bytes:
+    """Return a reply as anybody writes it."""
     lines = [f"{name}: {value}" for name, value in {"Content-Length": str(len(body)), **headers}.items()]
     return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode() + body
 
@@ -50,6 +59,8 @@ class Service:
                     return
                 if reply is not None:
                     connection.sendall(reply)
+                    if b"Connection: close" in reply:
+                        return
 
     def close(self) -> None:
         """Answer nothing any more."""

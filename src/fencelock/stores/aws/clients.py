@@ -4,7 +4,8 @@ Promise: a request is sent once: the retries of botocore, aiobotocore and aiohtt
 the configuration say, because a conditional write that is repeated refuses itself. On a loop a call takes
 `request_timeout_s` at most, once the loop has its client: making that may ask for credentials, which botocore bounds.
 In a thread each address, and each part of a long reply, has its own. Refusals that the caller expects are values; every
-other error becomes a FencelockError whose `definite` is correct. The URL alone names the server: an endpoint in the
+other error becomes a FencelockError whose `definite` is correct, and so does a reply that is cut off or is not the
+service's own (`replies.py`). The URL alone names the server: an endpoint in the
 environment or in a configuration file is not used. A forked child uses clients of its own, and never touches its
 parent's, which it keeps for that reason.
 Never: botocore called in a thread of the program's if a helper can be started, see `stores/helper_threads.py`; a
@@ -27,6 +28,7 @@ from fencelock._install import install_extra
 from fencelock._platform import at_fork
 from fencelock.errors import MissingDependencyError
 from fencelock.stores.aws.errors import code_of, map_error, map_setup_error, message_of
+from fencelock.stores.aws.replies import check_reply
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.errors import raise_mapped
 from fencelock.stores.helper_threads import in_helper_thread
@@ -254,6 +256,7 @@ def _expected(error: Exception, call: Call, info: AwsConnectionInfo) -> Refusal:
 
 def _configured(session: Any) -> Any:
     session.register_component("data_loader", _LOADER)
+    session.register("before-parse", check_reply)
     return session
 
 
