@@ -355,6 +355,12 @@ def test_the_policy_names_the_partition_of_the_region(region: str, partition: st
     assert f"arn:{partition}:s3:::my-bucket/reports/daily/*" in printed
     assert f"arn:{partition}:iam::*:role/writer" in printed
     assert "arn:aws:" not in printed
+    assert "names no region" not in printed
+
+
+def test_the_policy_says_which_partition_it_assumes() -> None:
+    printed = guard_store("s3://my-bucket/reports").policy("daily", LOCK, "writer")
+    assert "# The URL names no region: the ARNs are those of partition 'aws'" in printed
 
 
 def test_what_tests_cannot_ask_of_s3_is_refused_as_it_is() -> None:

@@ -45,6 +45,11 @@ class AwsConnectionInfo(NamedTuple):
     url: str
 
     @property
+    def folder(self) -> str:
+        """What the names of all objects begin with that an S3 URL is about."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    @property
     def partition(self) -> str:
         """The part of AWS that the region is in, as ARNs name it; the main one if the URL names no region."""
         region = self.region or ""

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from fencelock.stores.aws.policies import assumed_partition
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.encoding import RESERVED
 from fencelock.stores.s3.guard.manifest import S3Layout
@@ -29,6 +30,7 @@ def bucket_policy(info: AwsConnectionInfo, layout: S3Layout, resource: str, lock
         (
             f"# roles {named} may write resource {resource!r} of lock {lock!r}, on a condition only",
             "# This replaces the policy of the bucket: keep the statements that it has, and those of other resources.",
+            *assumed_partition(info),
             f"aws s3api put-bucket-policy --bucket {bucket} --policy {shlex.quote(json.dumps(policy))}",
             f"# FencelockWriters refuses operators too, unless their role is among {named}: name it by --roles.",
             "# Who restores or removes a manifest takes the statement FencelockKeepManifests out before.",

@@ -6,13 +6,11 @@ What IAM cannot see is what else is in a transaction: a program that makes one o
 Never: a credential, or anything sent to AWS.
 """
 
-import json
-import shlex
 from typing import Any
 
+from fencelock.stores.aws.policies import policy_name, put_role_policy, table_arn
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.dynamodb.guard.codec import FLOORS_PARTITION, partition_of
-from fencelock.stores.dynamodb.policy_name import policy_name
 from fencelock.stores.encoding import escape_name
 
 _WRITES = ["dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"]
@@ -32,15 +30,13 @@ DATA_TABLE = "DATA-TABLE"
 
 def guard_policy(info: AwsConnectionInfo, resource: str, lock: str, role: str) -> str:
     """Return the commands that let a role write one resource."""
-    marks, data = _arn(info, info.target), _arn(info, DATA_TABLE)
-    document = {"Version": "2012-10-17", "Statement": [*_own_table(marks, resource), *_data_tables(data)]}
-    name = policy_name("guard", info, escape_name(resource).replace("%", "+"))
-    put = ["aws", "iam", "put-role-policy", "--role-name", role, "--policy-name", name, "--policy-document"]
+    marks, data = table_arn(info, info.target), table_arn(info, DATA_TABLE)
+    name = policy_name("guard", info, escape_name(resource))
     return "\n".join(
         [
             f"# role {role!r} may write resource {resource!r} of lock {lock!r} in transactions only, and no other mark",
             f"# Write the names of the resource's own tables for {DATA_TABLE}, one ARN each.",
-            f"{shlex.join(put)} {shlex.quote(json.dumps(document, indent=1))}",
+            put_role_policy(role, name, [*_own_table(marks, resource), *_data_tables(data)]),
             f"# Operators, who move marks and read all of them, need all rights to table {info.target!r}.",
         ]
     )
@@ -82,8 +78,3 @@ def _leading(*partitions: str) -> dict[str, Any]:
 def _statement(effect: str, actions: list[str], arn: str, condition: dict[str, Any] | None = None) -> dict[str, Any]:
     statement: dict[str, Any] = {"Effect": effect, "Action": actions, "Resource": arn}
     return statement | ({"Condition": condition} if condition else {})
-
-
-def _arn(info: AwsConnectionInfo, table: str) -> str:
-    """Return the name of a table in every account; a role's policy grants nothing outside its own."""
-    return f"arn:{info.partition}:dynamodb:{info.region or ''}:*:table/{table}"

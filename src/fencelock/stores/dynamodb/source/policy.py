@@ -5,15 +5,13 @@ source's record, from which every token is computed, nor deletes anything.
 Never: a credential, or anything sent to AWS.
 """
 
-import json
-import shlex
 from typing import Any
 
+from fencelock.stores.aws.policies import policy_name, put_role_policy, table_arn
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.document.operations import COUNTER, LOCK
-from fencelock.stores.dynamodb.policy_name import policy_name
 
-_READS = ("DescribeTable", "BatchGetItem", "Query")
+_READS = ("DescribeTable", "DescribeTimeToLive", "BatchGetItem", "Query")
 
 
 def source_policy(info: AwsConnectionInfo, role: str) -> str:
@@ -27,21 +25,9 @@ def source_policy(info: AwsConnectionInfo, role: str) -> str:
         [
             f"# role {role!r} may take and release locks, and may not change the source's record",
             put_role_policy(role, policy_name("source", info, info.target), statements),
-            "# Operators, who install, break, purge and raise the epoch, need every right on the table.",
+            "# Operators, who install, purge and raise the epoch, need every right on the table.",
         ]
     )
-
-
-def put_role_policy(role: str, name: str, statements: list[dict[str, Any]]) -> str:
-    """Return the command that gives a role a policy with these statements, in place of one with the same name."""
-    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
-    options = {"role-name": role, "policy-name": name, "policy-document": document}
-    return "aws iam put-role-policy " + " ".join(f"--{option} {shlex.quote(text)}" for option, text in options.items())
-
-
-def table_arn(info: AwsConnectionInfo, table: str) -> str:
-    """Return the name under which IAM knows a table, in any account."""
-    return f"arn:{info.partition}:dynamodb:{info.region or '*'}:*:table/{table}"
 
 
 def _allow(info: AwsConnectionInfo, actions: tuple[str, ...], partition: str | None = None) -> dict[str, Any]:
