@@ -60,7 +60,7 @@ def watch(guard: Any, loss: Loss) -> Loss:
 
         return SimpleNamespace(call=call)
 
-    _replace(guard, "connect", through)
+    _replace(guard, "make_client", through)
     return loss
 
 
@@ -78,11 +78,11 @@ def watch_async(guard: Any, loss: Loss) -> Loss:
 
         return SimpleNamespace(call=call)
 
-    _replace(guard, "connect_async", through)
+    _replace(guard, "make_async_client", through)
     return loss
 
 
 def _replace(guard: Any, name: str, through: Callable[[Any], Any]) -> None:
-    session = guard._core.store._session
-    connect = getattr(session, name)
-    setattr(session, name, lambda timeout_s: through(connect(timeout_s)))
+    store = guard._core.store
+    make_client = getattr(store, name)
+    setattr(store, name, lambda: through(make_client()))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -12,11 +11,13 @@ import pytest
 import fencelock
 from fencelock import ConfigError, GuardError, Hooks, SealLostError, StaleTokenError
 from fencelock.stores.dynamodb.guard.codec import partition_of
+from fencelock.stores.dynamodb.guard.items import ItemAction, encode_attributes, merged
 from fencelock.stores.dynamodb.guard.transaction import MAX_ITEMS
 from fencelock.stores.registry import guard_store
 from tests.dynamodb.fix_dynamodb import DATA, SORTED, Corner
 from tests.dynamodb.guarded import Scene
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import meanwhile
 
 PLACES = MAX_ITEMS - 1
 """Items that a block may write: one more is the mark."""
@@ -25,14 +26,6 @@ PLACES = MAX_ITEMS - 1
 @pytest.fixture
 def scene(corner: Corner) -> Scene:
     return Scene(corner)
-
-
-def meanwhile(function: Callable[[], Any]) -> None:
-    """Run something in another thread, and wait for its end."""
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 # --- reads and writes -------------------------------------------------------------------------------------------------
@@ -70,6 +63,17 @@ def test_a_query_reads_one_partition_in_its_order(scene: Scene) -> None:
         assert [one["sk"] for one in txn.query(SORTED, "pk = :pk AND begins_with(sk, :begin)", values)] == ["11", "12"]
         found = txn.query(SORTED, "pk = :pk", {":pk": key["pk"], ":n": 3}, filter="amount > :n")
         assert [one["amount"] for one in found] == [11, 12]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [(10**37 + 1, 10**37 + 2, 2), (7, Decimal("7.00"), 1), (b"a", b"b", 2), (b"a", bytearray(b"a"), 1)],
+)
+def test_each_item_of_a_block_is_written_for_itself(one: Any, other: Any, count: int) -> None:
+    """A key has up to 38 digits, and the last of them tell two items apart."""
+    puts = [encode_attributes({"pk": key, "v": n}, "an item") for n, key in enumerate((one, other))]
+    actions = merged([ItemAction("data", put, write="Put", item=put) for put in puts], {"data": ("pk",)})
+    assert [action.item for action in actions] == puts[-count:]
 
 
 def test_an_exception_leaves_nothing(scene: Scene) -> None:
@@ -278,6 +282,12 @@ def test_a_comparison_is_of_what_is_named_and_of_an_item_that_is_not_there(scene
     assert scene.value("read", "n") == "6"
     with pytest.raises(GuardError, match=r"what the block compares of item .*no.* has changed"):
         late(scene, lambda: scene.corner.put("no", v="x"), lambda txn: txn.get(DATA, scene.key("no"), compare=("n",)))
+
+
+def test_a_name_in_the_place_of_names_is_no_comparison(scene: Scene) -> None:
+    """Its letters are no attributes of an item, so it would compare nothing."""
+    with scene.block() as txn, pytest.raises(ConfigError, match=r"write compare=\('balance',\)"):
+        txn.get(DATA, scene.key("a"), compare="balance")
 
 
 @pytest.mark.parametrize(

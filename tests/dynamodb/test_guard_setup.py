@@ -1,13 +1,18 @@
 """What an operator does with a guard at DynamoDB: install it, look into it, limit its users, restore a backup."""
 
+import asyncio
 import json
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import fencelock
+import fencelock.aio
 from fencelock import ConfigError, FencelockError, GuardError, SchemaError, UnsupportedError
+from fencelock.clock import boottime_ms
 from fencelock.protocol import (
     AuditEntry,
     Begin,
@@ -22,6 +27,8 @@ from fencelock.protocol import (
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
 from fencelock.stores.aws.clients import Refusal
+from fencelock.stores.dynamodb import table as table_module
+from fencelock.stores.dynamodb.guard.codec import DynamoGuardCodec
 from fencelock.stores.dynamodb.table import DynamoTables, create_table
 from fencelock.stores.errors import GUARD_PART
 from fencelock.stores.registry import guard_store
@@ -93,10 +100,19 @@ def test_installing_changes_nothing_at_a_table_that_it_refuses(sign: dict[str, A
 
 def test_without_a_table_every_use_says_what_to_run(corner: Corner) -> None:
     guard = fencelock.guard(corner.url(), resource=RESOURCE, lock=LOCK)
-    for use in (lambda: guard.seal(HandmadeLease(5)), guard.mark):
-        with pytest.raises(SchemaError, match=r"holds no guard.*fencelock install --guard dynamodb://"):
+    waiting = fencelock.aio.guard(corner.url(), resource=RESOURCE, lock=LOCK)
+    uses = (lambda: guard.seal(HandmadeLease(5)), guard.mark, guard.protect, lambda: asyncio.run(waiting.protect()))
+    for use in uses:
+        with pytest.raises(SchemaError, match=r"holds no guard.*fencelock install --guard 'dynamodb://"):
             use()
     assert codes(corner) == ["guard-refused"]
+
+
+@pytest.mark.parametrize("roles", [[], ["--roles", "app"]])
+def test_protect_makes_no_table_of_a_mistyped_name(corner: Corner, roles: list[str]) -> None:
+    told = [sys.executable, "-m", "fencelock.cli", "protect", corner.url(), "--resource", RESOURCE, "--lock", LOCK]
+    assert subprocess.run([*told, *roles], check=False, capture_output=True).returncode != 0
+    assert corner.name not in corner.client.list_tables()["TableNames"]
 
 
 def test_a_table_with_another_key_is_refused(corner: Corner) -> None:
@@ -124,10 +140,11 @@ def test_a_global_table_is_refused(corner: Corner, sign: dict[str, Any], which: 
     scene = Scene(corner)
     name = corner.name if which == "marks" else DATA
     guard = scene.opened()
-    describe = guard._core.store._session.connect
+    store = guard._core.store
+    make_client = store.make_client
 
-    def connect(timeout_s: float) -> Any:
-        client = describe(timeout_s)
+    def make_changed() -> Any:
+        client = make_client()
         call = client.call
 
         def answered(one: Any) -> Any:
@@ -139,7 +156,7 @@ def test_a_global_table_is_refused(corner: Corner, sign: dict[str, Any], which: 
         client.call = answered
         return client
 
-    guard._core.store._session.connect = connect
+    store.make_client = make_changed
     with (
         pytest.raises(UnsupportedError, match=f"table '{name}' is a global table"),
         guard.transaction(scene.lease) as txn,
@@ -166,16 +183,16 @@ def test_the_doctor_finds_nothing_where_the_policy_is_in_force(corner: Corner) -
     """As IAM answers a plain PutItem: the emulator knows no policies."""
     store: Any = guard_store(corner.url())
     store.install()
-    connect = store._session.connect
+    make_client = store.make_client
     refusal = Refusal("AccessDeniedException", "not authorized", {})
 
-    def limited(timeout_s: float) -> Any:
-        client = connect(timeout_s)
+    def limited() -> Any:
+        client = make_client()
         call = client.call
         client.call = lambda one: refusal if one.operation == "put_item" else call(one)
         return client
 
-    store._session.connect = limited
+    store.make_client = limited
     assert store.examine() == []
 
 
@@ -202,17 +219,26 @@ def test_a_policy_lets_a_role_write_in_transactions_only_and_one_mark() -> None:
 
 
 # --- restored tables --------------------------------------------------------------------------------------------------
-def test_a_mark_from_a_backup_admits_nobody_until_an_operator_raises_it(corner: Corner) -> None:
-    """DynamoDB restores into a new table, whose id is another one."""
-    scene = Scene(corner)
-    scene.guard.seal(scene.lease)
+def restore_own_table(corner: Corner) -> None:
+    """Replace the table of the marks by another one with the same items, as a restored backup is."""
     items = corner.own_items()
     corner.client.update_table(TableName=corner.name, DeletionProtectionEnabled=False)
     corner.client.delete_table(TableName=corner.name)
     guard_store(corner.url()).install()
     for item in items:
         corner.client.put_item(TableName=corner.name, Item=item)
-    guard = scene.opened()
+
+
+@pytest.mark.parametrize("has_seen_the_former_table", [False, True])
+def test_a_mark_from_a_backup_admits_nobody_until_an_operator_raises_it(
+    corner: Corner, monkeypatch: pytest.MonkeyPatch, *, has_seen_the_former_table: bool
+) -> None:
+    """DynamoDB restores into a new table, whose id is another one."""
+    monkeypatch.setattr(table_module, "SAME_TABLE_MS", 0, raising=False)
+    scene = Scene(corner)
+    scene.guard.seal(scene.lease)
+    restore_own_table(corner)
+    guard = scene.guard if has_seen_the_former_table else scene.opened()
     for lease in (HandmadeLease(5), HandmadeLease(9)):
         for use in (guard.seal, guard.close, lambda lease: guard.transaction(lease).__enter__()):
             with pytest.raises(GuardError, match=r"was restored from a backup.*--raise-to SOURCE"):
@@ -223,6 +249,29 @@ def test_a_mark_from_a_backup_admits_nobody_until_an_operator_raises_it(corner: 
     with guard.transaction(HandmadeLease(10)) as txn:
         scene.put(txn, "a", "1")
     assert scene.value("a") == "1"
+
+
+def test_a_seal_on_the_word_of_the_former_table_does_not_count_as_one_of_the_restored_table(
+    corner: Corner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id is asked for again between the look at the mark and its write."""
+    now_ms = boottime_ms()
+    monkeypatch.setattr(table_module, "boottime_ms", lambda: now_ms)
+    scene = Scene(corner)
+    scene.guard.seal(scene.lease)
+    restore_own_table(corner)
+    check = DynamoGuardCodec._check_not_restored
+
+    def check_and_wait(codec: DynamoGuardCodec, resources: Any) -> None:
+        nonlocal now_ms
+        check(codec, resources)
+        now_ms += table_module.SAME_TABLE_MS
+
+    monkeypatch.setattr(DynamoGuardCodec, "_check_not_restored", check_and_wait)
+    scene.guard.seal(HandmadeLease(8))
+    assert codes(corner) == ["restored-mark", "open-to-all"]
+    with pytest.raises(GuardError, match="was restored from a backup"):
+        scene.opened().seal(HandmadeLease(9))
 
 
 # --- purges -----------------------------------------------------------------------------------------------------------

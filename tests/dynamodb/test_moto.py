@@ -20,7 +20,7 @@ KEY = {"pk": "a"}
 @pytest.fixture
 def moto_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield where a server of moto's answers, in threads of this process."""
-    server_module = pytest.importorskip("moto.server")
+    server_module = pytest.importorskip("moto.server", reason="moto is not installed: requirements/test.txt has it")
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

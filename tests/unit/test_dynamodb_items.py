@@ -7,14 +7,14 @@ import pytest
 
 from fencelock import ConfigError
 from fencelock.stores.dynamodb.guard.items import (
-    ItemWork,
+    ItemAction,
     checked_table,
     decode_attributes,
     encode_attributes,
     given_expression,
     is_equal,
+    item_id,
     merged,
-    place_of,
     size_of,
 )
 
@@ -44,17 +44,17 @@ def test_a_table_is_named_by_its_name(wrong: Any) -> None:
 
 def test_equal_keys_are_equal_however_they_are_written() -> None:
     keys: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "x", "a": Decimal("1.0")}]
-    first, second = (place_of("data", encode_attributes(key, "a key")) for key in keys)
+    first, second = (item_id("data", encode_attributes(key, "a key")) for key in keys)
     assert first == second
-    assert first != place_of("other", encode_attributes(keys[0], "a key"))
-    assert place_of("t", {"a": {"S": "1"}}) != place_of("t", {"a": {"N": "1"}})
+    assert first != item_id("other", encode_attributes(keys[0], "a key"))
+    assert item_id("t", {"a": {"S": "1"}}) != item_id("t", {"a": {"N": "1"}})
 
 
 def test_conditions_of_one_item_become_one_and_keep_their_placeholders_apart() -> None:
     key = {"pk": {"S": "a"}}
-    compared = ItemWork("data", key, expressions=[is_equal("balance", {"N": "5"}, "the balance has changed")])
+    compared = ItemAction("data", key, expressions=[is_equal("balance", {"N": "5"}, "the balance has changed")])
     update = given_expression("#a < :v", {"#a": "limit"}, {":v": 9}, "its own condition", "SET #a = :v")
-    (found,) = merged([compared, ItemWork("data", key, "Update", expressions=[update])], KEYS)
+    (found,) = merged([compared, ItemAction("data", key, "Update", expressions=[update])], KEYS)
     assert found.entry() == {
         "Update": {
             "TableName": "data",
@@ -71,19 +71,19 @@ def test_conditions_of_one_item_become_one_and_keep_their_placeholders_apart() -
 def test_the_last_put_or_delete_of_an_item_counts() -> None:
     item = encode_attributes({"pk": "a", "sk": 1, "v": "x"}, "an item")
     key = encode_attributes({"sk": Decimal("1.0"), "pk": "a"}, "a key")
-    put, delete = ItemWork("sorted", item, "Put", item), ItemWork("sorted", key, "Delete")
+    put, delete = ItemAction("sorted", item, "Put", item), ItemAction("sorted", key, "Delete")
     assert [one.entry() for one in merged([put, delete], KEYS)] == [{"Delete": {"TableName": "sorted", "Key": key}}]
     assert [one.entry() for one in merged([delete, put], KEYS)] == [{"Put": {"TableName": "sorted", "Item": item}}]
-    update = ItemWork("sorted", key, "Update", expressions=[given_expression(None, None, None, "", "REMOVE v")])
-    for works in ([put, update], [update, delete], [update, update]):
+    update = ItemAction("sorted", key, "Update", expressions=[given_expression(None, None, None, "", "REMOVE v")])
+    for actions in ([put, update], [update, delete], [update, update]):
         with pytest.raises(ConfigError, match="twice, and DynamoDB takes one write"):
-            merged(works, KEYS)
+            merged(actions, KEYS)
 
 
 @pytest.mark.parametrize("key", [{"id": "a"}, {"pk": "a", "more": 1}])
 def test_a_key_is_the_tables(key: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the key of table 'data' is 'pk', not"):
-        merged([ItemWork("data", encode_attributes(key, "a key"), "Delete")], KEYS)
+        merged([ItemAction("data", encode_attributes(key, "a key"), "Delete")], KEYS)
 
 
 def test_an_expression_says_something() -> None:

@@ -9,9 +9,10 @@ from fencelock import FencelockError, GuardError, OutcomeUnknownError, SourceErr
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.dynamodb import requests
-from fencelock.stores.dynamodb.guard.items import ItemWork, is_equal
+from fencelock.stores.dynamodb.guard.items import ItemAction, is_equal
 from fencelock.stores.dynamodb.guard.transaction import MAX_ITEM_BYTES, MAX_ITEMS, transact
-from fencelock.stores.dynamodb.requests import PATIENCE_S, Pause, get_items, read, read_pages
+from fencelock.stores.dynamodb.requests import PATIENCE_S, get_items, read, read_pages
+from fencelock.stores.pauses import Pause
 
 LOST = OutcomeUnknownError("lost on purpose")
 BUSY = Refusal("ThrottlingException", "slow down", {})
@@ -25,12 +26,12 @@ def cancelled(*codes: str | None) -> Refusal:
     return Refusal("TransactionCanceledException", "cancelled", {"CancellationReasons": reasons})
 
 
-def work(name: str, *, is_mark: bool = False) -> ItemWork:
+def action(name: str, *, is_mark: bool = False) -> ItemAction:
     condition = is_equal("v", {"S": "x"}, f"{name} has changed")
-    return ItemWork("data", {"pk": {"S": name}}, expressions=[condition], is_mark=is_mark)
+    return ItemAction("data", {"pk": {"S": name}}, expressions=[condition], is_mark=is_mark)
 
 
-WORKS = [work("the mark", is_mark=True), work("an item")]
+ACTIONS = [action("the mark", is_mark=True), action("an item")]
 
 
 class Clock:
@@ -83,21 +84,21 @@ def one_by_one(*answers: Answer) -> Callable[[], Answer]:
 
 @pytest.mark.parametrize("lost", [LOST, IN_PROGRESS])
 def test_a_request_without_an_answer_is_sent_again_with_its_token(clock: Clock, lost: Answer) -> None:
-    _, calls = run(transact(WORKS), one_by_one(lost, lost, BUSY, DONE), clock)
+    _, calls = run(transact(ACTIONS), one_by_one(lost, lost, BUSY, DONE), clock)
     assert len(calls) == 4
     assert len(set(tokens(calls))) == 1
     assert len({repr(call.arguments) for call in calls}) == 1, "DynamoDB refuses a token with another request"
 
 
 def test_a_request_that_met_another_one_is_sent_again_with_a_new_token(clock: Clock) -> None:
-    _, calls = run(transact(WORKS), one_by_one(cancelled("None", "TransactionConflict"), BUSY, DONE), clock)
+    _, calls = run(transact(ACTIONS), one_by_one(cancelled("None", "TransactionConflict"), BUSY, DONE), clock)
     assert len(set(tokens(calls))) == 2
 
 
 def test_a_token_is_kept_while_a_lost_request_may_still_arrive(clock: Clock) -> None:
     """With a new one, the late request and the new one would both be carried out."""
     answers = one_by_one(LOST, cancelled("TransactionConflict", "None"), cancelled("TransactionConflict", "None"), DONE)
-    _, calls = run(transact(WORKS), answers, clock)
+    _, calls = run(transact(ACTIONS), answers, clock)
     assert len(set(tokens(calls))) == 1
 
 
@@ -113,35 +114,35 @@ def test_a_token_is_kept_while_a_lost_request_may_still_arrive(clock: Clock) -> 
 )
 def test_the_reasons_say_which_condition_did_not_hold(clock: Clock, answers: list[Answer], error: str) -> None:
     with pytest.raises(ConflictError, match=error):
-        run(transact(WORKS), one_by_one(*answers), clock)
+        run(transact(ACTIONS), one_by_one(*answers), clock)
 
 
 def test_a_condition_that_fails_after_a_lost_request_proves_nothing(clock: Clock) -> None:
     """It may hold again when the lost request arrives. A mark's former value never comes again."""
     with pytest.raises(OutcomeUnknownError, match="lost on purpose"):
-        run(transact(WORKS), one_by_one(LOST, cancelled("None", "ConditionalCheckFailed")), clock)
+        run(transact(ACTIONS), one_by_one(LOST, cancelled("None", "ConditionalCheckFailed")), clock)
 
 
 @pytest.mark.parametrize("code", ["ValidationError", "ItemCollectionSizeLimitExceeded", "AccessDenied"])
 def test_another_reason_is_told_and_definite_unless_a_request_is_lost(clock: Clock, code: str) -> None:
     with pytest.raises(GuardError, match=f"it says {code}.*nothing was written") as caught:
-        run(transact(WORKS), one_by_one(cancelled("None", code)), clock)
+        run(transact(ACTIONS), one_by_one(cancelled("None", code)), clock)
     assert caught.value.definite
     with pytest.raises(OutcomeUnknownError):
-        run(transact(WORKS), one_by_one(LOST, cancelled("None", code)), clock)
+        run(transact(ACTIONS), one_by_one(LOST, cancelled("None", code)), clock)
 
 
 @pytest.mark.parametrize("error", [SourceError("refused"), SourceUnavailableError("not reached")])
 def test_an_error_that_does_not_pass_is_raised_at_once(clock: Clock, error: SourceError) -> None:
     with pytest.raises(type(error)) as caught:
-        run(transact(WORKS), one_by_one(error), clock)
+        run(transact(ACTIONS), one_by_one(error), clock)
     assert caught.value is error
 
 
 def test_after_a_lost_request_no_refusal_is_definite(clock: Clock) -> None:
     with pytest.raises(OutcomeUnknownError):
-        run(transact(WORKS), one_by_one(LOST, SourceError("not permitted any more")), clock)
-    _, calls = run(transact(WORKS), one_by_one(LOST, SourceUnavailableError("not reached"), DONE), clock)
+        run(transact(ACTIONS), one_by_one(LOST, SourceError("not permitted any more")), clock)
+    _, calls = run(transact(ACTIONS), one_by_one(LOST, SourceUnavailableError("not reached"), DONE), clock)
     assert len(set(tokens(calls))) == 1
 
 
@@ -156,7 +157,7 @@ def test_after_a_lost_request_no_refusal_is_definite(clock: Clock) -> None:
 )
 def test_it_is_not_sent_again_for_ever(clock: Clock, answer: Answer, error: type[SourceError]) -> None:
     with pytest.raises(error) as caught:
-        run(transact(WORKS), lambda: answer, clock)
+        run(transact(ACTIONS), lambda: answer, clock)
     assert PATIENCE_S / 2 < clock.now_ms / 1000 <= PATIENCE_S
     assert 5 < len(caught.value.calls) < 100  # type: ignore[attr-defined]
 
@@ -164,23 +165,23 @@ def test_it_is_not_sent_again_for_ever(clock: Clock, answer: Answer, error: type
 def test_a_process_that_stood_still_does_not_use_an_old_token(clock: Clock) -> None:
     """After ten minutes DynamoDB takes the same token for another transaction, and would carry it out again."""
     with pytest.raises(OutcomeUnknownError) as caught:
-        run(transact(WORKS), one_by_one(LOST), clock, during_pause_s=660.0)
+        run(transact(ACTIONS), one_by_one(LOST), clock, during_pause_s=660.0)
     assert len(caught.value.calls) == 1  # type: ignore[attr-defined]
 
 
 def test_what_is_too_large_is_not_sent(clock: Clock) -> None:
-    def refused(works: list[ItemWork], match: str) -> None:
+    def refused(actions: list[ItemAction], match: str) -> None:
         with pytest.raises(GuardError, match=match) as caught:
-            run(transact(works), one_by_one(), clock)
+            run(transact(actions), one_by_one(), clock)
         assert caught.value.calls == []  # type: ignore[attr-defined]
 
-    many = [work(str(number)) for number in range(MAX_ITEMS + 1)]
+    many = [action(str(number)) for number in range(MAX_ITEMS + 1)]
     refused(many, r"writes and checks 101 items, its marks included, and DynamoDB takes 100")
     item = {"pk": {"S": "a"}, "v": {"B": b"x" * MAX_ITEM_BYTES}}
-    refused([ItemWork("data", {"pk": {"S": "a"}}, "Put", item)], r"writes 409604 bytes into one item")
+    refused([ItemAction("data", {"pk": {"S": "a"}}, "Put", item)], r"writes 409604 bytes into one item")
     item = {"pk": {"S": "a"}, "v": {"M": {"l": {"L": [{"S": "ü" * 100_000}, {"SS": ["x" * 99_000]}]}}}}
-    assert ItemWork("data", item, "Put", item).size_bytes() == 3 + 1 + 3 + 1 + 1 + 3 + 2 + 299_000
-    refused([ItemWork("data", item, "Put", item)] * 15, r"writes \d{7} bytes, and DynamoDB takes 4194304")
+    assert ItemAction("data", item, "Put", item).size_bytes() == 3 + 1 + 3 + 1 + 1 + 3 + 2 + 299_000
+    refused([ItemAction("data", item, "Put", item)] * 15, r"writes \d{7} bytes, and DynamoDB takes 4194304")
 
 
 # --- reads ------------------------------------------------------------------------------------------------------------

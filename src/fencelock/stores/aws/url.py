@@ -25,7 +25,7 @@ _FORMS = {
 }
 _PARAMETERS = {DYNAMODB: {"endpoint", "profile"}, S3: {"endpoint", "profile", "region"}}
 _REGION = re.compile(r"[a-z]{2}[a-z0-9-]{1,30}")
-_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _BUCKET = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 """Regions that are not in AWS's main partition, by how their names begin."""
@@ -62,7 +62,7 @@ def parse_dynamodb_url(url: str) -> AwsConnectionInfo:
     region, _, table = location.partition("/")
     if not _REGION.fullmatch(region):
         raise _not_understood(DYNAMODB, "it names no region, such as eu-central-1")
-    if not _TABLE.fullmatch(table):
+    if not TABLE_NAME.fullmatch(table):
         raise _not_understood(DYNAMODB, "it names no table: 3 to 255 letters, digits, '_', '-' and '.'")
     endpoint = _endpoint(DYNAMODB, given.get("endpoint"))
     shown = f"{DYNAMODB}://{region}/{table}{_query(endpoint)}"

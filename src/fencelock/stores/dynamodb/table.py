@@ -1,15 +1,16 @@
 """Tables of DynamoDB: the one that a store keeps its own items in, and what is known of those that it uses.
 
-Promise: one object asks for each table once. A global table is refused: a condition on it holds in one
-region only, and of two regions' writes the last one wins, whatever was checked. So is a table of a store's own that
-deletes items by itself.
+Promise: one object asks for each table once, and for the store's own again each minute. A global table is refused: a
+condition on it holds in one region only, and of two regions' writes the last one wins, whatever was checked. So is a
+table of a store's own that deletes items by itself.
 """
 
 from typing import Any, NamedTuple
 
+from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, UnsupportedError
-from fencelock.stores.aws.clients import Call, Refusal
-from fencelock.stores.dynamodb.requests import Operations, Patience, read
+from fencelock.stores.aws.clients import Call, Calls, Refusal
+from fencelock.stores.dynamodb.requests import Patience, read
 from fencelock.stores.errors import not_installed
 
 PARTITION, SORT = "pk", "sk"
@@ -17,6 +18,10 @@ PARTITION, SORT = "pk", "sk"
 _MISSING = frozenset({"ResourceNotFoundException"})
 _IN_USE = {"ENABLING", "ENABLED", "DISABLING"}
 _CREATION_S = 300.0
+SAME_TABLE_MS = 60_000
+"""How long a process takes the store's own table for the one that it has looked at: it may be deleted, and another one
+restored under its name.
+"""
 
 
 class DynamoTable(NamedTuple):
@@ -39,19 +44,23 @@ class DynamoTables:
         self._part = part
         self.own = own
         self.known: dict[str, DynamoTable] = {}
+        self._own_until_ms = 0
 
-    def describe(self, name: str) -> Operations:
+    def describe(self, name: str) -> Calls[DynamoTable]:
         """Return what is known of a table; UnsupportedError if a store cannot use it."""
-        if name not in self.known:
+        if name not in self.known or (name == self.own and boottime_ms() >= self._own_until_ms):
+            until_ms = boottime_ms() + SAME_TABLE_MS
             answer = yield from read("describe_table", {"TableName": name}, _MISSING)
             if isinstance(answer, Refusal):
                 raise self._no_table(name)
             found = answer["Table"]
             _check_local(name, found)
             self.known[name] = DynamoTable(_keys(found), found.get("TableId", ""))
+            if name == self.own:
+                self._own_until_ms = until_ms
         return self.known[name]
 
-    def check_own(self) -> Operations:
+    def check_own(self) -> Calls[None]:
         """Raise SchemaError or UnsupportedError unless the store's own table is fit to keep marks or locks."""
         table = yield from self.describe(self.own)
         if table.keys != (PARTITION, SORT):
@@ -84,7 +93,7 @@ def _check_local(name: str, found: dict[str, Any]) -> None:
         )
 
 
-def create_table(tables: DynamoTables) -> Operations:
+def create_table(tables: DynamoTables) -> Calls[None]:
     """Create a store's own table: paid by request, protected, with point-in-time recovery.
 
     If there is one already, it is checked before anything is changed at it.
@@ -106,7 +115,7 @@ def create_table(tables: DynamoTables) -> Operations:
         yield pause
 
 
-def _is_ready(tables: DynamoTables) -> Operations:
+def _is_ready(tables: DynamoTables) -> Calls[bool]:
     """Return whether the table can be used, with its backups switched on; raise what `check_own` raises before."""
     name = tables.own
     answer = yield from read("describe_table", {"TableName": name}, _MISSING)

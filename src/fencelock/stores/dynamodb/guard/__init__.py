@@ -1,1 +1,3 @@
-"""The guard of DynamoDB tables: `store` and `connection`, the marks in `codec`, and what a block yields in `block`."""
+"""The guard of DynamoDB tables: `store`, the marks in `codec`, what a block yields in `block`, and the write in
+`transaction`. Its connections are in stores/optimistic/connection.py.
+"""

@@ -12,10 +12,11 @@ from typing import Any
 
 from fencelock.errors import ConfigError, GuardError
 from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.aws.clients import Calls
 from fencelock.stores.dynamodb.guard.items import (
     Attributes,
     Expression,
-    ItemWork,
+    ItemAction,
     checked_table,
     decode_attributes,
     encode_attributes,
@@ -23,12 +24,12 @@ from fencelock.stores.dynamodb.guard.items import (
     given_expression,
     is_equal,
     is_missing,
+    item_id,
     merged,
-    place_of,
     shown_key,
 )
 from fencelock.stores.dynamodb.guard.transaction import transact
-from fencelock.stores.dynamodb.requests import Operations, get_items, read, read_pages
+from fencelock.stores.dynamodb.requests import get_items, read, read_pages
 from fencelock.stores.dynamodb.table import DynamoTables
 from fencelock.stores.optimistic.write_buffer import WriteBuffer, unstored_error
 
@@ -39,16 +40,16 @@ Item = dict[str, Any]
 class DynamoWriteBuffer(WriteBuffer):
     """The reads and writes that both kinds of transactions collect."""
 
-    def __init__(self, tables: DynamoTables, marks: Iterable[ItemWork]) -> None:
+    def __init__(self, tables: DynamoTables, marks: Iterable[ItemAction]) -> None:
         super().__init__()
         self._tables = tables
-        self._works = list(marks)
+        self._actions = list(marks)
         """What the block's transaction does, the guard's own part first."""
         self._written: set[str] = set()
         """The tables that the block has written to."""
 
     def __repr__(self) -> str:
-        writes = sum(work.write is not None for work in self._works)
+        writes = sum(action.write is not None for action in self._actions)
         return f"<{type(self).__name__}: {writes} writes>"
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -110,8 +111,8 @@ class DynamoWriteBuffer(WriteBuffer):
     ) -> None:
         """Refuse the block unless a condition expression about this item holds at its end."""
         found = encode_attributes(key, "a key")
-        work = self._work(table, found, [(condition, None)], names, values)
-        self._works.append(work)
+        action = self._action(table, found, [(condition, None)], names, values)
+        self._actions.append(action)
 
     def _write(
         self,
@@ -123,29 +124,31 @@ class DynamoWriteBuffer(WriteBuffer):
         values: Mapping[str, Any] | None,
         item: Attributes | None = None,
     ) -> None:
-        work = self._work(table, key, expressions, names, values)
-        work.write, work.item = kind, item
-        self._works.append(work)
+        action = self._action(table, key, expressions, names, values)
+        action.write, action.item = kind, item
+        self._actions.append(action)
         self._written.add(table)
 
-    def _work(
+    def _action(
         self,
         table: str,
         key: Attributes,
         expressions: Sequence[tuple[str | None, str | None]],
         names: Mapping[str, str] | None,
         values: Mapping[str, Any] | None,
-    ) -> ItemWork:
+    ) -> ItemAction:
         table = self._checked_table(table)
         if not expressions and (names or values):
             raise ConfigError("names and values are the placeholders of a condition: give the condition too")
         failure = f"the block's own condition on item {shown_key(key)} of table {table!r} does not hold"
         found = [given_expression(condition, names, values, failure, update) for condition, update in expressions]
-        return ItemWork(table, key, expressions=found)
+        return ItemAction(table, key, expressions=found)
 
     # --- reads --------------------------------------------------------------------------------------------------------
-    def _get(self, table: str, key: Mapping[str, Any], compare: Iterable[str]) -> Operations:
+    def _get(self, table: str, key: Mapping[str, Any], compare: Iterable[str]) -> Calls[Item | None]:
         table, found_key = self._checked_table(table), encode_attributes(key, "a key")
+        if isinstance(compare, str):
+            raise ConfigError(f"compare takes the names of attributes: write compare=({compare!r},)")
         keys = (yield from self._tables.describe(table)).keys
         self._check_stored(table, found_key, keys)
         answer = yield from read("get_item", {"TableName": table, "Key": found_key, "ConsistentRead": True})
@@ -153,16 +156,16 @@ class DynamoWriteBuffer(WriteBuffer):
         self._compare(table, found_key, found, compare)
         return None if found is None else decode_attributes(found)
 
-    def _get_many(self, table: str, keys: Iterable[Mapping[str, Any]]) -> Operations:
+    def _get_many(self, table: str, keys: Iterable[Mapping[str, Any]]) -> Calls[list[Item | None]]:
         table = self._checked_table(table)
         names = (yield from self._tables.describe(table)).keys
         asked = [encode_attributes(key, "a key") for key in keys]
         for key in asked:
             self._check_stored(table, key, names)
-        places = {place_of(table, key): key for key in asked}
-        items = yield from get_items(table, list(places.values()))
-        found = {place_of(table, {name: item[name] for name in names}): item for item in items}
-        seen = (found.get(place_of(table, key)) for key in asked)
+        asked_by_id = {item_id(table, key): key for key in asked}
+        items = yield from get_items(table, list(asked_by_id.values()))
+        found = {item_id(table, {name: item[name] for name in names}): item for item in items}
+        seen = (found.get(item_id(table, key)) for key in asked)
         return [None if one is None else decode_attributes(one) for one in seen]
 
     def _query(
@@ -175,7 +178,7 @@ class DynamoWriteBuffer(WriteBuffer):
         limit: int | None,
         is_descending: bool,
         index: str | None,
-    ) -> Operations:
+    ) -> Calls[list[Item]]:
         table = self._checked_table(table)
         if index is not None:
             raise GuardError(
@@ -207,7 +210,7 @@ class DynamoWriteBuffer(WriteBuffer):
             expressions.append(compared)
         if expressions:
             whole = is_missing(name, failure) if found is None else exists(name, failure)
-            self._works.append(ItemWork(table, key, expressions=[whole, *expressions]))
+            self._actions.append(ItemAction(table, key, expressions=[whole, *expressions]))
 
     def _checked_table(self, table: str) -> str:
         """Return the name of a table that blocks may use."""
@@ -218,24 +221,24 @@ class DynamoWriteBuffer(WriteBuffer):
 
     def _check_stored(self, table: str, key: Attributes, names: tuple[str, ...]) -> None:
         """Raise GuardError if the block has written this item, or ConfigError if the key is not the table's."""
-        wanted = ItemWork(table, key)
+        wanted = ItemAction(table, key)
         (wanted,) = merged([wanted], {table: names})
-        place = place_of(table, wanted.key)
-        written = (one for one in self._works if one.write is not None and one.table == table)
-        if any(place_of(table, {name: one.key[name] for name in names if name in one.key}) == place for one in written):
+        keys = (one.key for one in self._actions if one.write is not None and one.table == table)
+        written = {item_id(table, {name: one[name] for name in names if name in one}) for one in keys}
+        if item_id(table, wanted.key) in written:
             raise unstored_error(f"item {shown_key(key)} of table {table!r}")
 
     # --- the guard's own ----------------------------------------------------------------------------------------------
-    def keep(self, work: ItemWork) -> None:
+    def keep(self, action: ItemAction) -> None:
         """Add what the transaction does with an item of the guard's own."""
-        self._works.append(work)
+        self._actions.append(action)
 
-    def commit(self) -> Operations:
+    def commit(self) -> Calls[None]:
         """Write the block; ConflictError if a condition does not hold."""
-        for table in dict.fromkeys(work.table for work in self._works):
+        for table in dict.fromkeys(action.table for action in self._actions):
             yield from self._tables.describe(table)
         keys = {table: known.keys for table, known in self._tables.known.items()}
-        yield from transact(merged(self._works, keys))
+        yield from transact(merged(self._actions, keys))
 
 
 class DynamoTransaction(DynamoWriteBuffer):
@@ -255,7 +258,7 @@ class DynamoTransaction(DynamoWriteBuffer):
 
         `compare` names attributes that must be the same at the end of the block, or the block is refused.
         """
-        return run_generator(self._get(table, key, compare), self._send)  # type: ignore[no-any-return]
+        return run_generator(self._get(table, key, compare), self._send)
 
     def get_many(self, table: str, keys: Iterable[Mapping[str, Any]]) -> list[Item | None]:
         """Return the items with these keys, in their order; None for each that does not exist."""

@@ -23,18 +23,19 @@ from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.protocol.guard_requests import AuditEntry, ConflictError
 from fencelock.stores.dynamodb.guard.block import DynamoWriteBuffer
-from fencelock.stores.dynamodb.guard.items import Attributes, Expression, ItemWork, is_equal, is_missing
+from fencelock.stores.dynamodb.guard.items import Attributes, Expression, ItemAction, is_equal, is_missing
 from fencelock.stores.dynamodb.guard.transaction import transact
-from fencelock.stores.dynamodb.requests import Operations, get_items, read_pages
+from fencelock.stores.dynamodb.requests import get_items, read_pages
 from fencelock.stores.dynamodb.table import PARTITION, SORT, DynamoTables
 from fencelock.stores.encoding import escape_name, unescape_name
+from fencelock.stores.optimistic.effects import Operations
 from fencelock.stores.optimistic.purging import PurgingGuardCodec
 from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry
 
 GUARD, AUDIT, FLOORS_PARTITION = "guard#", "audit#", "floors"
 _MARK, _EFFECT = "mark", "effect#"
 _VALUE, _TABLE_ID = "value", "table_id"
-MakeWork = Callable[[Iterable[ItemWork]], DynamoWriteBuffer]
+MakeWork = Callable[[Iterable[ItemAction]], DynamoWriteBuffer]
 
 
 def partition_of(resource: str) -> str:
@@ -72,6 +73,8 @@ class DynamoGuardCodec(PurgingGuardCodec):
         self._make_work = make_work
         self._restored: set[str] = set()
         """The resources whose marks were written in another table, as this connection last read them."""
+        self._table_id = ""
+        """The table by which it told them: a mark is written with the same, however much later that is."""
 
     # --- marks --------------------------------------------------------------------------------------------------------
     def _read(self, resources: Iterable[str]) -> Operations:
@@ -90,10 +93,10 @@ class DynamoGuardCodec(PurgingGuardCodec):
 
     def _decoded(self, items: Mapping[str, Attributes | None]) -> Operations:
         """Return the stored values of items, and remember which are from another table."""
-        table_id = (yield from self._tables.describe(self._table)).table_id
+        self._table_id = (yield from self._tables.describe(self._table)).table_id
         written_in = {name: item.get(_TABLE_ID, {}).get("S") for name, item in items.items() if item is not None}
         self._restored -= items.keys()
-        self._restored |= {name for name, other in written_in.items() if other not in (None, table_id)}
+        self._restored |= {name for name, other in written_in.items() if other not in (None, self._table_id)}
         return {name: _stored_value(item) for name, item in items.items()}
 
     def _scan(self, condition: str, values: Attributes) -> Operations:
@@ -127,15 +130,14 @@ class DynamoGuardCodec(PurgingGuardCodec):
         return False
 
     def _write(self, changes: PendingChanges) -> Operations:
-        works = [self._unchanged(name, stored) for name, stored in changes.seen.items()]
-        by_name = dict(zip(changes.seen, works, strict=True))
-        table_id = (yield from self._tables.describe(self._table)).table_id
+        actions = [self._unchanged(name, stored) for name, stored in changes.seen.items()]
+        by_name = dict(zip(changes.seen, actions, strict=True))
         for name, value in changes.writes.items():
-            self._change(by_name[name], value, None if name == FLOORS else table_id)
-        works += [self._entry(entry) for entry in changes.entries]
-        yield from transact(works)
+            self._change(by_name[name], value, None if name == FLOORS else self._table_id)
+        actions += [self._entry(entry) for entry in changes.entries]
+        yield from transact(actions)
 
-    def _unchanged(self, name: str, stored: StoredValue) -> ItemWork:
+    def _unchanged(self, name: str, stored: StoredValue) -> ItemAction:
         """Return the condition that a mark still has the value that was read; None: that it still does not exist.
 
         By value, because a backup may bring anything else back.
@@ -143,21 +145,21 @@ class DynamoGuardCodec(PurgingGuardCodec):
         what = "the record of the floors" if name == FLOORS else f"the mark of resource {name!r}"
         return self._relying(_mark_key(name), stored.value, what, is_mark=True)
 
-    def _relying(self, key: Attributes, value: bytes | None, what: str, *, is_mark: bool = False) -> ItemWork:
-        return ItemWork(self._table, key, expressions=[_unchanged(value, f"{what} has changed")], is_mark=is_mark)
+    def _relying(self, key: Attributes, value: bytes | None, what: str, *, is_mark: bool = False) -> ItemAction:
+        return ItemAction(self._table, key, expressions=[_unchanged(value, f"{what} has changed")], is_mark=is_mark)
 
-    def _change(self, work: ItemWork, value: bytes | None, table_id: str | None = None) -> None:
-        work.write = "Delete" if value is None else "Put"
+    def _change(self, action: ItemAction, value: bytes | None, table_id: str | None = None) -> None:
+        action.write = "Delete" if value is None else "Put"
         if value is not None:
-            work.item = work.key | {_VALUE: {"S": value.decode()}}
-            work.item |= {_TABLE_ID: {"S": table_id}} if table_id else {}
+            action.item = action.key | {_VALUE: {"S": value.decode()}}
+            action.item |= {_TABLE_ID: {"S": table_id}} if table_id else {}
 
-    def _entry(self, entry: AuditEntry) -> ItemWork:
+    def _entry(self, entry: AuditEntry) -> ItemAction:
         sort = f"{datetime.now(UTC).isoformat(timespec='microseconds')}#{uuid4().hex}"
         partition = f"{AUDIT}{escape_name(entry.resource) if entry.resource else ''}"
-        work = ItemWork(self._table, _key(partition, sort))
-        self._change(work, encode_entry(entry))
-        return work
+        action = ItemAction(self._table, _key(partition, sort))
+        self._change(action, encode_entry(entry))
+        return action
 
     # --- restored tables ----------------------------------------------------------------------------------------------
     @property
@@ -200,16 +202,16 @@ class DynamoGuardCodec(PurgingGuardCodec):
         self.work.keep(self._relying(_effect_key(resource, key), stored.value, f"effect {key!r}"))
 
     def _keep_effect(self, resource: str, key: str, value: bytes | None, before: StoredValue) -> Operations:
-        work = ItemWork(self._table, _effect_key(resource, key))
-        self._change(work, value)
-        self.work.keep(work)
+        action = ItemAction(self._table, _effect_key(resource, key))
+        self._change(action, value)
+        self.work.keep(action)
         yield from ()
 
     def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
-        work = self._relying(_effect_key(resource, key), stored.value, f"effect {key!r}")
-        self._change(work, None)
+        action = self._relying(_effect_key(resource, key), stored.value, f"effect {key!r}")
+        self._change(action, None)
         try:
-            yield from transact([work])
+            yield from transact([action])
         except ConflictError:
             return False
         return True

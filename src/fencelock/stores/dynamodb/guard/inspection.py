@@ -3,23 +3,27 @@
 Promise: nothing is written: the one write that is tried has a condition that never holds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import InspectResources
-from fencelock.stores.aws.clients import Call, Refusal
-from fencelock.stores.dynamodb.guard.codec import GUARD
-from fencelock.stores.dynamodb.guard.connection import DynamoGuardConnection
-from fencelock.stores.dynamodb.requests import Operations
+from fencelock.stores.aws.clients import Call, Calls, Refusal
+from fencelock.stores.dynamodb.guard.codec import GUARD, DynamoGuardCodec
 from fencelock.stores.dynamodb.table import PARTITION, SORT, DynamoTables
+from fencelock.stores.errors import refused_finding
+from fencelock.stores.optimistic.connection import OptimisticConnection
 
 _NOT_PERMITTED, _NEVER = "AccessDeniedException", "ConditionalCheckFailedException"
 
 
 def examine(
-    url: str, table: str, tables: DynamoTables, connection: DynamoGuardConnection, run: Callable[[Operations], Any]
+    url: str,
+    table: str,
+    tables: DynamoTables,
+    connection: OptimisticConnection[DynamoGuardCodec],
+    run: Callable[[Calls[Any]], Any],
 ) -> list[Finding]:
     """Return what is wrong with the set-up."""
     try:
@@ -27,11 +31,11 @@ def examine(
         connection.perform(InspectResources(None))
         is_open = run(_can_write_alone(table))
     except FencelockError as error:
-        return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
-    return [*_restored(connection), *([_open_to_all(url, table)] if is_open else [])]
+        return [refused_finding("guard-refused", error)]
+    return [*map(_restored_mark, connection.codec.restored), *([_open_to_all(url, table)] if is_open else [])]
 
 
-def _can_write_alone(table: str) -> Operations:
+def _can_write_alone(table: str) -> Calls[bool]:
     """Return whether these credentials may write a mark outside of a transaction."""
     never = {
         "TableName": table,
@@ -42,15 +46,14 @@ def _can_write_alone(table: str) -> Operations:
     return isinstance(answer, Refusal) and answer.code == _NEVER
 
 
-def _restored(connection: DynamoGuardConnection) -> Iterator[Finding]:
-    for resource in connection.restored:
-        yield Finding(
-            "restored-mark",
-            f"the mark of resource {resource!r} was written in another table: this one was restored from a backup, and "
-            f"the resource may have promised more since, so it admits nobody",
-            "run `fencelock marks URL --raise-to SOURCE --reason …`",
-            resource,
-        )
+def _restored_mark(resource: str) -> Finding:
+    return Finding(
+        "restored-mark",
+        f"the mark of resource {resource!r} was written in another table: this one was restored from a backup, and the "
+        f"resource may have promised more since, so it admits nobody",
+        "run `fencelock marks URL --raise-to SOURCE --reason …`",
+        resource,
+    )
 
 
 def _open_to_all(url: str, table: str) -> Finding:

@@ -7,23 +7,25 @@ ConfigError. Several expressions about one item become one, and none of their pl
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
 from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 
 from fencelock.errors import ConfigError
+from fencelock.stores.aws.url import TABLE_NAME
 from fencelock.stores.encoding import shorten
 
 Attributes = dict[str, Any]
 """An item, or a part of one, as the requests carry it: each value with the name of its type."""
-Place = tuple[str, tuple[tuple[str, str], ...]]
+ItemId = tuple[str, tuple[tuple[str, str], ...]]
 """A table and the key of an item in it, so that equal keys are equal."""
 
 _serialize = TypeSerializer().serialize
 _deserialize = TypeDeserializer().deserialize
 _PLACEHOLDER = re.compile(r"[#:](?=\w)")
-_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_NUMBERS = Context(prec=38)
+"""As many digits as DynamoDB keeps: the thread's own context rounds to 28."""
 _NESTED_BYTES, _MEMBER_BYTES = 3, 1
 """What DynamoDB counts for a list or a map, and for each of its members, beside their values."""
 
@@ -31,7 +33,7 @@ _NESTED_BYTES, _MEMBER_BYTES = 3, 1
 # --- values -----------------------------------------------------------------------------------------------------------
 def checked_table(name: object) -> str:
     """Return the name of a table; ConfigError if it cannot be one."""
-    if not isinstance(name, str) or not _TABLE.fullmatch(name):
+    if not isinstance(name, str) or not TABLE_NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not the name of a table of DynamoDB: letters, digits, _, - and ., 3 to 255 of them"
         )
@@ -53,14 +55,16 @@ def decode_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _deserialize(value) for name, value in found.items()}
 
 
-def place_of(table: str, key: Mapping[str, Any]) -> Place:
+def item_id(table: str, key: Mapping[str, Any]) -> ItemId:
     """Return which item of which table has this key."""
     return table, tuple(sorted((name, _identity(value)) for name, value in key.items()))
 
 
 def _identity(value: Mapping[str, Any]) -> str:
     ((kind, found),) = value.items()
-    return f"{kind}{Decimal(found).normalize()}" if kind == "N" else f"{kind}{found!r}"
+    if kind == "N":
+        return f"{kind}{Decimal(found).normalize(_NUMBERS)}"
+    return f"{kind}{bytes(found) if kind == 'B' else found!r}"
 
 
 def shown_key(key: Mapping[str, Any]) -> str:
@@ -134,8 +138,8 @@ def given_expression(
 
 
 @dataclass(slots=True)
-class ItemWork:
-    """What one request does with one item: the conditions on it, and one write or none."""
+class ItemAction:
+    """What one transaction does with one item: the conditions on it, and one write or none."""
 
     table: str
     key: Attributes
@@ -183,20 +187,20 @@ def _renamed(text: str, number: int) -> str:
     return _PLACEHOLDER.sub(rf"\g<0>e{number}_", text)
 
 
-def merged(works: Iterable[ItemWork], keys: Mapping[str, tuple[str, ...]]) -> list[ItemWork]:
-    """Return the works with one for each item, in the order in which each item first comes.
+def merged(actions: Iterable[ItemAction], keys: Mapping[str, tuple[str, ...]]) -> list[ItemAction]:
+    """Return the actions with one for each item, in the order in which each item first comes.
 
     `keys` has the names of each table's key attributes. A later Put or Delete replaces a former one; ConfigError if an
     item gets an update beside another write, or a key is not the table's.
     """
-    found: dict[Place, ItemWork] = {}
-    for given in works:
-        work = replace(given, key=key_in(given.table, given.key, keys[given.table]))
-        if work.item is None and len(given.key) != len(work.key):
-            raise _no_key(work.table, keys[work.table], given.key)
-        place = place_of(work.table, work.key)
-        before = found.get(place)
-        found[place] = work if before is None else _both(before, work)
+    found: dict[ItemId, ItemAction] = {}
+    for given in actions:
+        action = replace(given, key=key_in(given.table, given.key, keys[given.table]))
+        if action.item is None and len(given.key) != len(action.key):
+            raise _no_key(action.table, keys[action.table], given.key)
+        acted_on = item_id(action.table, action.key)
+        before = found.get(acted_on)
+        found[acted_on] = action if before is None else _both(before, action)
     return list(found.values())
 
 
@@ -213,7 +217,7 @@ def _no_key(table: str, keys: tuple[str, ...], given: Attributes) -> ConfigError
     )
 
 
-def _both(before: ItemWork, after: ItemWork) -> ItemWork:
+def _both(before: ItemAction, after: ItemAction) -> ItemAction:
     if before.write and after.write and "Update" in (before.write, after.write):
         raise ConfigError(
             f"a block writes item {shown_key(before.key)} of table {before.table!r} twice, and DynamoDB takes one "

@@ -1,21 +1,28 @@
 """The guard of DynamoDB tables: marks in a table of its own, and one transaction that checks them.
 
-Promise: the constructor opens nothing; all connections of one guard share one session. DynamoDB itself refuses nobody
-who writes past the guard: IAM has to, as `policy` prints it, and `examine` reports where it does not.
+Promise: the constructor opens nothing; all connections of one guard share botocore's clients. DynamoDB itself refuses
+nobody who writes past the guard: IAM has to, as `policy` prints it, and `examine` reports where it does not.
 """
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.stores import GuardCapabilities
-from fencelock.stores.aws.clients import AwsSession
+from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient, Calls
 from fencelock.stores.aws.url import parse_dynamodb_url
-from fencelock.stores.dynamodb.guard.connection import AsyncDynamoGuardConnection, DynamoGuardConnection
+from fencelock.stores.dynamodb.guard.block import AsyncDynamoTransaction, DynamoTransaction
+from fencelock.stores.dynamodb.guard.codec import DynamoGuardCodec
 from fencelock.stores.dynamodb.guard.inspection import examine
 from fencelock.stores.dynamodb.guard.policy import guard_policy
 from fencelock.stores.dynamodb.guard.transaction import MAX_ITEMS, MAX_REQUEST_BYTES
-from fencelock.stores.dynamodb.requests import REQUEST_TIMEOUT_S, Operations, sender
+from fencelock.stores.dynamodb.requests import REQUEST_TIMEOUT_S
 from fencelock.stores.dynamodb.table import DynamoTables, create_table
 from fencelock.stores.errors import GUARD_PART
+from fencelock.stores.optimistic.connection import AsyncOptimisticConnection, OptimisticConnection
+from fencelock.stores.pauses import pausing, pausing_async
 
 
 class DynamoGuard:
@@ -33,16 +40,28 @@ class DynamoGuard:
     def __init__(self, url: str) -> None:
         self.info = parse_dynamodb_url(url)
         self.url = self.info.url
-        self._session = AwsSession(self.info)
         self._tables = DynamoTables(self.url, self.info.target, GUARD_PART)
 
-    def connect(self) -> DynamoGuardConnection:
+    def connect(self) -> OptimisticConnection[DynamoGuardCodec]:
         """Return a connection for the caller's thread."""
-        return DynamoGuardConnection(self.url, self._tables, self._session.connect(REQUEST_TIMEOUT_S))
+        send = pausing(self.make_client().call)
+        return OptimisticConnection(self._codec(DynamoTransaction, send), send)
 
-    def connect_async(self) -> AsyncDynamoGuardConnection:
+    def connect_async(self) -> AsyncOptimisticConnection[DynamoGuardCodec]:
         """Return a connection for the running loop."""
-        return AsyncDynamoGuardConnection(self.url, self._tables, self._session.connect_async(REQUEST_TIMEOUT_S))
+        send = pausing_async(self.make_async_client().call)
+        return AsyncOptimisticConnection(self._codec(AsyncDynamoTransaction, send), send)
+
+    def _codec(self, transaction_type: Callable[..., Any], send: Callable[[Any], Any]) -> DynamoGuardCodec:
+        return DynamoGuardCodec(self.url, self._tables, partial(transaction_type, send, self._tables))
+
+    def make_client(self) -> AwsClient:
+        """Return what sends calls from threads; it opens nothing."""
+        return AwsClient(self.info, REQUEST_TIMEOUT_S)
+
+    def make_async_client(self) -> AsyncAwsClient:
+        """Return what sends calls from loops; it opens nothing."""
+        return AsyncAwsClient(self.info, REQUEST_TIMEOUT_S)
 
     def install(self) -> None:
         """Create the table of the marks unless it exists, check it, and wait until it can be used."""
@@ -60,5 +79,5 @@ class DynamoGuard:
         """Report a table that cannot keep marks, marks of a restored table, and missing access control."""
         return examine(self.url, self.info.target, self._tables, self.connect(), self._run)
 
-    def _run(self, operations: Operations) -> object:
-        return run_generator(operations, sender(self._session.connect(REQUEST_TIMEOUT_S)))
+    def _run(self, calls: Calls[object]) -> object:
+        return run_generator(calls, pausing(self.make_client().call))

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from fencelock.errors import GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.aws.clients import Call, Refusal
-from fencelock.stores.dynamodb.guard.items import ItemWork
-from fencelock.stores.dynamodb.requests import BUSY, Operations, Patience
+from fencelock.stores.aws.clients import Call, Calls, Refusal
+from fencelock.stores.dynamodb.guard.items import ItemAction
+from fencelock.stores.dynamodb.requests import BUSY, Patience
 from fencelock.stores.optimistic.write_buffer import too_large_error
 
 MAX_ITEMS = 100
@@ -27,13 +27,14 @@ _PASSING_REASONS = {None, "None", "TransactionConflict", "ThrottlingError", "Pro
 """Reasons for a cancelled transaction that pass."""
 
 
-def check_size(works: Sequence[ItemWork]) -> None:
+def check_size(actions: Sequence[ItemAction]) -> None:
     """Raise GuardError for a transaction that is larger than DynamoDB takes."""
-    if len(works) > MAX_ITEMS:
+    if len(actions) > MAX_ITEMS:
         raise too_large_error(
-            f"writes and checks {len(works)} items, its marks included", f"DynamoDB takes {MAX_ITEMS} in a transaction"
+            f"writes and checks {len(actions)} items, its marks included",
+            f"DynamoDB takes {MAX_ITEMS} in a transaction",
         )
-    sizes = [work.size_bytes() for work in works]
+    sizes = [action.size_bytes() for action in actions]
     if (largest := max(sizes)) > MAX_ITEM_BYTES:
         raise too_large_error(f"writes {largest} bytes into one item", f"DynamoDB keeps {MAX_ITEM_BYTES} in an item")
     if sum(sizes) > MAX_REQUEST_BYTES:
@@ -59,10 +60,10 @@ class _Attempts:
         return SourceUnavailableError(f"{reason}: nothing was written. Try again")
 
 
-def transact(works: Sequence[ItemWork]) -> Operations:
+def transact(actions: Sequence[ItemAction]) -> Calls[None]:
     """Write and check all items, or nothing; ConflictError if a condition does not hold."""
-    check_size(works)
-    entries = [work.entry() for work in works]
+    check_size(actions)
+    entries = [action.entry() for action in actions]
     expects = BUSY | {_CANCELLED, _IN_PROGRESS}
     patience, attempts = Patience(), _Attempts()
     while True:
@@ -82,7 +83,7 @@ def transact(works: Sequence[ItemWork]) -> Operations:
             if not isinstance(error, SourceUnavailableError):
                 raise attempts.given_up("") from error
         if answer is not None:
-            _judge(answer, works, attempts)
+            _judge(answer, actions, attempts)
             reason = f"DynamoDB could not do it now ({answer.code}: {answer.message})"
         if (pause := patience.next_pause()) is None:
             raise attempts.given_up(reason)
@@ -91,26 +92,26 @@ def transact(works: Sequence[ItemWork]) -> Operations:
             raise attempts.given_up(reason)  # The process was frozen meanwhile.
 
 
-def _judge(refusal: Refusal, works: Sequence[ItemWork], attempts: _Attempts) -> None:
+def _judge(refusal: Refusal, actions: Sequence[ItemAction], attempts: _Attempts) -> None:
     """Raise what a refusal means; return if the request is to be sent again."""
     if refusal.code == _IN_PROGRESS:
         attempts.doubt = f"DynamoDB did not end the transaction in time ({refusal.message})"
     if refusal.code != _CANCELLED:
         return
     reasons: Sequence[dict[str, Any]] = refusal.reply.get("CancellationReasons") or [{"Code": ""}]
-    named = list(zip(works, reasons, strict=False))
-    failed = [work for work, reason in named if reason.get("Code") == "ConditionalCheckFailed"]
-    if failed and (not attempts.doubt or any(work.is_mark for work in failed)):
+    named = list(zip(actions, reasons, strict=False))
+    failed = [action for action, reason in named if reason.get("Code") == "ConditionalCheckFailed"]
+    if failed and (not attempts.doubt or any(action.is_mark for action in failed)):
         raise ConflictError(failed[0].failure())
-    refused = [(work, reason) for work, reason in named if reason.get("Code") not in _PASSING_REASONS]
+    refused = [(action, reason) for action, reason in named if reason.get("Code") not in _PASSING_REASONS]
     if not refused:
         attempts.renew()
     elif attempts.doubt:
         # The lost request may still arrive, and find that the condition holds again.
         raise attempts.given_up("")
     else:
-        ((work, reason), *_) = refused
+        ((action, reason), *_) = refused
         raise GuardError(
-            f"DynamoDB refused what was to be done in table {work.table!r} ({reason.get('Code')}: "
+            f"DynamoDB refused what was to be done in table {action.table!r} ({reason.get('Code')}: "
             f"{reason.get('Message')}; {refusal.message}): nothing was written"
         )

@@ -16,11 +16,11 @@ from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient, AwsSession
 from fencelock.stores.aws.url import parse_dynamodb_url
 from fencelock.stores.document.operations import Operation, Reply
 from fencelock.stores.document.store import INSTALL_S, DocumentSource
-from fencelock.stores.dynamodb.requests import sender
 from fencelock.stores.dynamodb.source.documents import DynamoDocuments
 from fencelock.stores.dynamodb.source.policy import source_policy
 from fencelock.stores.dynamodb.table import DynamoTables, create_table
 from fencelock.stores.errors import SOURCE_PART
+from fencelock.stores.pauses import pausing
 
 
 class DynamoDBSource(DocumentSource):
@@ -52,12 +52,12 @@ class DynamoDBSource(DocumentSource):
 
     def create_place(self) -> None:
         """Create the table, unless it exists, and check that it is fit to keep locks."""
-        run_generator(create_table(self._tables()), sender(self._session.connect(INSTALL_S)))
+        run_generator(create_table(self._tables()), pausing(self._session.connect(INSTALL_S).call))
 
     def examine_place(self) -> list[Finding]:
         """Report a table that is not fit to keep locks."""
         try:
-            run_generator(self._tables().check_own(), sender(self._session.connect(INSTALL_S)))
+            run_generator(self._tables().check_own(), pausing(self._session.connect(INSTALL_S).call))
         except FencelockError as error:
             return [Finding("unfit-table", str(error), "do what the message says, then run doctor again")]
         return []
