@@ -11,6 +11,7 @@ from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.aws.clients import Call, Refusal
 from fencelock.stores.s3.connection.client import _definite
 from fencelock.stores.s3.guard.store import S3Guard
+from fencelock.stores.together import together, together_async
 
 LOST = OutcomeUnknownError("lost on purpose")
 
@@ -31,7 +32,7 @@ def is_upload(call: Call) -> bool:
 
 
 class FakeBucket:
-    """Objects by their names. `run` and `run_async` are those of S3Client."""
+    """Objects by their names. `run`, `sender` and their twins are those of S3Client."""
 
     ignored: frozenset[str] = frozenset()
     """Conditions that the server ignores, as rclone does."""
@@ -45,11 +46,17 @@ class FakeBucket:
         self.on_call: Callable[[Call, Callable[[], Any]], Any] = lambda _, answer: answer()
         """What happens to a call: it may answer it, before or after something else, twice, or not at all."""
 
-    def run(self, asking: Any, timeout_s: float = 0) -> Any:
-        return run_generator(asking, self.send)
+    def run(self, calls: Any, timeout_s: float = 0) -> Any:
+        return run_generator(calls, self.sender())
 
-    async def run_async(self, asking: Any, timeout_s: float = 0) -> Any:
-        return await run_generator_async(asking, self.send_async)
+    async def run_async(self, calls: Any, timeout_s: float = 0) -> Any:
+        return await run_generator_async(calls, self.sender_async())
+
+    def sender(self) -> Callable[[Any], Any]:
+        return together(self.send)
+
+    def sender_async(self) -> Callable[[Any], Any]:
+        return together_async(self.send_async)
 
     def send(self, call: Call) -> Any:
         self.calls.append(call)

@@ -15,6 +15,7 @@ from botocore.config import Config
 
 import fencelock.s3
 from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
+from fencelock_lab.servers.server import HOST
 from tests.fix_servers import fresh_name
 
 
@@ -28,6 +29,10 @@ class Corner:
     @property
     def url(self) -> str:
         return f"s3://{BUCKET}/{self.prefix}?endpoint={quote(self.endpoint, safe=':/')}"
+
+    def behind(self, port: int) -> "Corner":
+        """Return the same prefix, reached over a proxy that listens on this port."""
+        return Corner(f"http://{HOST}:{port}", self.prefix)
 
     @cached_property
     def client(self) -> Any:

@@ -49,21 +49,20 @@ class S3Face(Face):
         raise NotImplementedError("no floors are kept at S3")
 
     def watch(self, guard: Any, loss: Loss) -> Loss:
-        session = guard._core.store.client._session
-        session.connect, session.connect_async = self.lossy(session, loss)
+        self.lose(guard._core.store.client, loss)
         return loss
 
-    def lossy(self, session: Any, loss: Loss) -> tuple[Any, Any]:
-        connect = session.connect
+    def lose(self, client: Any, loss: Loss) -> None:
+        make_client = client.make_client
 
         class Client:
             def __init__(self, timeout_s: float) -> None:
-                self.client = connect(timeout_s)
+                self.client = make_client(timeout_s)
 
             def call(self, call: Any) -> Any:
                 return loss(lambda: self.client.call(call), OutcomeUnknownError("lost on purpose"))
 
-        return Client, session.connect_async
+        client.make_client = Client
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries after the one of `protect`."""
@@ -178,12 +177,12 @@ class AsyncS3Face(S3Face):
     def guard(self, lock: str = LOCK) -> Any:
         return Blocking(fencelock.aio.guard(self.url, resource=RESOURCE, lock=lock), self.runner.run)
 
-    def lossy(self, session: Any, loss: Loss) -> tuple[Any, Any]:
-        connect = session.connect_async
+    def lose(self, client: Any, loss: Loss) -> None:
+        make_client = client.make_async_client
 
         class Client:
             def __init__(self, timeout_s: float) -> None:
-                self.client = connect(timeout_s)
+                self.client = make_client(timeout_s)
 
             async def call(self, call: Any) -> Any:
                 """Lose a request before it is sent, or its reply when it has come."""
@@ -194,7 +193,7 @@ class AsyncS3Face(S3Face):
                 answer = await self.client.call(call)
                 return loss(lambda: answer, error)
 
-        return session.connect, Client
+        client.make_async_client = Client
 
 
 @pytest.mark.campaign

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from fencelock import GuardError, OutcomeUnknownError, SourceUnavailableError, StaleTokenError
+from fencelock.clock import boottime_ms
+from fencelock.protocol.guard_requests import PurgeEffects
 from fencelock.stores.aws.clients import Call, Refusal
-from fencelock.stores.s3.guard import codec, manifest
+from fencelock.stores.s3.guard import block, codec, manifest
 from tests.s3.fake_bucket import LOST, double, is_down, is_manifest, is_upload, lose_reply, lose_request
 from tests.s3.scene import Scene, elsewhere, scene
 from tests.support.guards import HandmadeLease
@@ -123,24 +125,51 @@ def test_what_was_overtaken_by_few_others_is_certain(scene: Scene, few_ids: int)
     assert scene.value() == "mine"
 
 
+def grow_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the manifest of a running block grow old, while the machine is suspended for example."""
+    later_ms = boottime_ms() + codec.FRESH_MS + 1
+    monkeypatch.setattr(codec, "boottime_ms", lambda: later_ms)
+
+
 def test_a_long_block_that_many_others_have_overtaken_is_written(
     scene: Scene, few_ids: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "FRESH_S", -1.0)
     with scene.block() as txn:
         txn.put("k", "mine")
+        grow_old(monkeypatch)
         overtake(scene, 2 * few_ids)
     assert scene.value() == "mine"
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["overtaken", "old"])
+@pytest.mark.parametrize(
+    ("limit", "value", "says"),
+    [("MAX_KEYS", 4, "5 keys large"), ("MAX_MANIFEST_BYTES", 700, "needs a manifest of")],
+)
+def test_the_limits_hold_for_what_a_block_adds_to_what_others_have_written_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, says: str, is_old: bool
+) -> None:
+    def write() -> None:
+        with scene.block() as txn:
+            txn.put("k", "mine")
+            for key in ("a", "b", "c", "d"):
+                scene.write_elsewhere("theirs", key=key)
+            monkeypatch.setattr(block, limit, value)
+            if is_old:
+                grow_old(monkeypatch)
+
+    with pytest.raises(GuardError, match=says):
+        write()
+    assert sorted(scene.manifest["objects"]) == ["a", "b", "c", "d"]
 
 
 def test_a_long_block_that_a_successor_has_overtaken_writes_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "FRESH_S", -1.0)
-
     def late() -> None:
         with scene.block() as txn:
             txn.put("k", "late")
+            grow_old(monkeypatch)
             scene.succeed()
 
     with pytest.raises(StaleTokenError):
@@ -245,3 +274,40 @@ def test_a_block_that_writes_nothing_asks_once(scene: Scene) -> None:
     with guard.transaction(scene.lease) as txn:
         assert txn.keys() == []
     assert len(scene.bucket.calls) - before - sealed == 1
+
+
+def do_jobs(scene: Scene, *keys: str) -> None:
+    """Do jobs that are done once, under token 5, and have a successor seal."""
+    for key in keys:
+        with scene.guard().transaction(scene.lease, once=key) as txn:
+            txn.put("k", key)
+    scene.guard().seal(HandmadeLease(6))
+
+
+def purge(scene: Scene) -> int:
+    count: int = scene.bucket.run(scene.store.connect().codec.operations(PurgeEffects(0)))
+    return count
+
+
+def test_a_purge_forgets_all_effects_of_a_resource_in_one_change(scene: Scene) -> None:
+    """The manifest may be large, and the effects may be thousands."""
+    do_jobs(scene, "a", "b", "c")
+    before = len(scene.bucket.calls)
+    assert purge(scene) == 3
+    calls = scene.bucket.calls[before:]
+    assert scene.manifest["effects"] == {}
+    assert (sum(map(is_read, calls)), sum(map(is_manifest, calls))) == (2, 1)
+    assert purge(scene) == 0
+
+
+def test_a_purge_that_another_write_has_overtaken_counts_what_it_forgets(scene: Scene) -> None:
+    do_jobs(scene, "a", "b")
+
+    def do_another(answer: Callable[[], Any]) -> Any:
+        with scene.guard().transaction(HandmadeLease(6), once="c") as txn:
+            txn.put("k", "c")
+        return answer()
+
+    scene.bucket.on(is_manifest, do_another)
+    assert purge(scene) == 2
+    assert list(scene.manifest["effects"]) == ["c"]

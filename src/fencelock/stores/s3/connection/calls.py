@@ -1,24 +1,33 @@
-"""The requests of a guard at S3, as generators that yield plain calls and understand the replies. Pure.
+"""The requests of a guard and of a source at S3, as generators that yield plain calls and understand the replies. Pure.
 
-Promise: an object of the guard is created or replaced on a condition, but for the one that `doctor` tries without.
+Promise: an object is created or replaced on a condition, but for the one that `doctor` tries without. Each body has its
+digest, so an object that the server stores has all its bytes; that of a file is added when `client.py` opens it.
 Never: a request sent here.
 """
 
-from collections.abc import Generator
+import base64
+import hashlib
+import io
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from fencelock.stores.aws.clients import Call, Refusal
+from fencelock.stores.aws.clients import Call, Calls, Refusal
 
-Result = TypeVar("Result")
-Asking = Generator[Call, Any, Result]
-"""Yields calls, is sent the replies, and returns a Result."""
 Body = bytes | Path
 """The contents of an object, or the file that holds them."""
-_MISSING = frozenset({"NoSuchKey", "404"})
-_REFUSED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409", *_MISSING})
-
-_NO_RULES = frozenset({"NoSuchLifecycleConfiguration", "AccessDenied", "NotImplemented", "MethodNotAllowed"})
+MISSING = frozenset({"NoSuchKey", "404"})
+"""The refusals that say that there is no such object."""
+_REFUSED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409", *MISSING})
+_NOT_KNOWN = frozenset(
+    {
+        "NoSuchLifecycleConfiguration",
+        "ReplicationConfigurationNotFoundError",
+        "AccessDenied",
+        "NotImplemented",
+        "MethodNotAllowed",
+    }
+)
+"""The refusals by which a bucket has no such setting, or tells nobody."""
 
 
 class FoundObject(NamedTuple):
@@ -28,18 +37,18 @@ class FoundObject(NamedTuple):
     etag: str
 
 
-def read_object(bucket: str, name: str) -> Asking[FoundObject | None]:
+def read_object(bucket: str, name: str) -> Calls[FoundObject | None]:
     """Read an object; None if there is none."""
-    reply = yield Call("get_object", {"Bucket": bucket, "Key": name}, _MISSING)
+    reply = yield Call("get_object", {"Bucket": bucket, "Key": name}, MISSING)
     return None if isinstance(reply, Refusal) else FoundObject(reply["Body"], reply["ETag"])
 
 
-def has_object(bucket: str, name: str) -> Asking[bool]:
+def has_object(bucket: str, name: str) -> Calls[bool]:
     """Return whether there is an object."""
-    return not isinstance((yield Call("head_object", {"Bucket": bucket, "Key": name}, _MISSING)), Refusal)
+    return not isinstance((yield Call("head_object", {"Bucket": bucket, "Key": name}, MISSING)), Refusal)
 
 
-def write_object(bucket: str, name: str, body: Body, etag: str | None = None) -> Asking[str | None]:
+def write_object(bucket: str, name: str, body: Body, etag: str | None = None) -> Calls[str | None]:
     """Replace the object that has this ETag, or create one where there is none (None).
 
     Returns the new ETag; None if S3 refused: there is another object, or none, or somebody is just writing it.
@@ -53,27 +62,53 @@ def write_object(bucket: str, name: str, body: Body, etag: str | None = None) ->
     return written
 
 
-def _put(bucket: str, name: str, body: Body, condition: dict[str, str]) -> Asking[str | None]:
-    reply = yield Call("put_object", {"Bucket": bucket, "Key": name, "Body": body, **condition}, _REFUSED)
+def _put(bucket: str, name: str, body: Body, condition: dict[str, str]) -> Calls[str | None]:
+    reply = yield Call("put_object", {"Bucket": bucket, "Key": name, **_with_digest(body), **condition}, _REFUSED)
     return None if isinstance(reply, Refusal) else reply["ETag"]
 
 
-def delete_object(bucket: str, name: str) -> Asking[None]:
+def _with_digest(body: Body) -> dict[str, Any]:
+    return {"Body": body, "ContentMD5": digest_of(io.BytesIO(body))} if isinstance(body, bytes) else {"Body": body}
+
+
+def digest_of(content: io.BytesIO | io.BufferedReader) -> str:
+    """Return the digest of a body as the head of its request has it.
+
+    SeaweedFS 4.48 stores an empty object if a connection ends between the head and the body of a request without one.
+    """
+    digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).digest()
+    return base64.b64encode(digest).decode()
+
+
+def delete_object(bucket: str, name: str) -> Calls[None]:
     """Delete an object, if there is one."""
     yield Call("delete_object", {"Bucket": bucket, "Key": name})
 
 
-def list_objects(bucket: str, prefix: str) -> Asking[list[str]]:
+def delete_seen(bucket: str, name: str, etag: str) -> Calls[bool]:
+    """Delete the object that has this ETag; return whether it was there."""
+    if (yield from _delete_if(bucket, name, etag)):
+        return True
+    bare = etag.strip('"')  # As in `write_object`.
+    return bare != etag and (yield from _delete_if(bucket, name, bare))
+
+
+def _delete_if(bucket: str, name: str, etag: str) -> Calls[bool]:
+    call = Call("delete_object", {"Bucket": bucket, "Key": name, "IfMatch": etag}, _REFUSED | {"NotImplemented"})
+    return not isinstance((yield call), Refusal)
+
+
+def list_objects(bucket: str, prefix: str) -> Calls[list[str]]:
     """Return the names of all objects that begin with the prefix."""
     return (yield from _list({"Bucket": bucket, "Prefix": prefix}, "Contents", "Key"))
 
 
-def list_folders(bucket: str, prefix: str) -> Asking[list[str]]:
+def list_folders(bucket: str, prefix: str) -> Calls[list[str]]:
     """Return what the names of all objects have up to the first slash behind the prefix."""
     return (yield from _list({"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}, "CommonPrefixes", "Prefix"))
 
 
-def _list(arguments: dict[str, str], part: str, member: str) -> Asking[list[str]]:
+def _list(arguments: dict[str, str], part: str, member: str) -> Calls[list[str]]:
     found: list[str] = []
     more: dict[str, str] = {}
     while True:
@@ -85,21 +120,49 @@ def _list(arguments: dict[str, str], part: str, member: str) -> Asking[list[str]
 
 
 # --- for `doctor` -----------------------------------------------------------------------------------------------------
-def write_blindly(bucket: str, name: str) -> Asking[bool]:
+def write_blindly(bucket: str, name: str) -> Calls[bool]:
     """Write an object without a condition; return whether that was permitted."""
-    reply = yield Call("put_object", {"Bucket": bucket, "Key": name, "Body": b"{}"}, frozenset({"AccessDenied"}))
+    put = {"Bucket": bucket, "Key": name, **_with_digest(b"{}")}
+    reply = yield Call("put_object", put, frozenset({"AccessDenied"}))
     return not isinstance(reply, Refusal)
 
 
-def has_expiry(bucket: str, prefix: str) -> Asking[bool]:
+def has_expiry(bucket: str, prefix: str) -> Calls[bool]:
     """Return whether a lifecycle rule of the bucket deletes objects behind the prefix; False if nobody may know."""
-    reply = yield Call("get_bucket_lifecycle_configuration", {"Bucket": bucket}, _NO_RULES)
+    rules = yield from _lifecycle_rules(bucket)
+    return any("Expiration" in rule and _touches(rule, prefix) for rule in rules)
+
+
+def keeps_versions(bucket: str, prefix: str) -> Calls[bool]:
+    """Return whether the bucket keeps former versions of objects behind the prefix; False if nobody may know."""
+    reply = yield Call("get_bucket_versioning", {"Bucket": bucket}, _NOT_KNOWN)
+    if isinstance(reply, Refusal) or reply.get("Status") != "Enabled":
+        return False
+    rules = yield from _lifecycle_rules(bucket)
+    return not any("NoncurrentVersionExpiration" in rule and prefix.startswith(_start(rule)) for rule in rules)
+
+
+def is_replicated(bucket: str, prefix: str) -> Calls[bool]:
+    """Return whether the bucket copies objects behind the prefix to another one; False if nobody may know."""
+    reply = yield Call("get_bucket_replication", {"Bucket": bucket}, _NOT_KNOWN)
+    rules = () if isinstance(reply, Refusal) else reply["ReplicationConfiguration"]["Rules"]
+    return any(rule["Status"] == "Enabled" and _touches(rule, prefix) for rule in rules)
+
+
+def _lifecycle_rules(bucket: str) -> Calls[list[dict[str, Any]]]:
+    """Return the rules that are in force."""
+    reply = yield Call("get_bucket_lifecycle_configuration", {"Bucket": bucket}, _NOT_KNOWN)
     rules = () if isinstance(reply, Refusal) else reply.get("Rules", ())
-    return any(_expires(rule, prefix) for rule in rules)
+    return [rule for rule in rules if rule.get("Status") == "Enabled"]
 
 
-def _expires(rule: dict[str, Any], prefix: str) -> bool:
+def _touches(rule: dict[str, Any], prefix: str) -> bool:
+    start = _start(rule)
+    return prefix.startswith(start) or start.startswith(prefix)
+
+
+def _start(rule: dict[str, Any]) -> str:
+    """Return what the names of a rule's objects begin with."""
     limits = rule.get("Filter", {})
-    start = limits.get("Prefix", limits.get("And", {}).get("Prefix", rule.get("Prefix", "")))
-    is_active = rule.get("Status") == "Enabled" and "Expiration" in rule
-    return is_active and (prefix.startswith(start) or start.startswith(prefix))
+    start: str = limits.get("Prefix", limits.get("And", {}).get("Prefix", rule.get("Prefix", "")))
+    return start

@@ -7,16 +7,17 @@ Never: an object overwritten that a reader may be reading; a write before the en
 """
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fencelock.clock import boottime_ms
 from fencelock.errors import ConfigError, GuardError
 from fencelock.protocol.guard_requests import ConflictError
+from fencelock.stores.aws.clients import Calls
 from fencelock.stores.optimistic.stored_values import StoredValue, now_text
 from fencelock.stores.optimistic.write_buffer import WriteBuffer, too_large_error, unstored_error
-from fencelock.stores.s3.connection.calls import Asking, Body, read_object
+from fencelock.stores.s3.connection.calls import Body, read_object
 from fencelock.stores.s3.guard.manifest import (
     MAX_KEYS,
     MAX_MANIFEST_BYTES,
@@ -38,7 +39,7 @@ class S3WriteBuffer(WriteBuffer):
         super().__init__()
         self.resource = resource
         self.base = base
-        self.opened_s = time.monotonic()
+        self.opened_ms = boottime_ms()
         self._bucket = bucket
         self._layout = layout
         self._token = token
@@ -84,7 +85,8 @@ class S3WriteBuffer(WriteBuffer):
         self._check_open()
         if any(key.startswith(prefix) for key in self._writes):
             raise unstored_error(f"a key that begins with {prefix!r}")
-        return self._listed.setdefault(prefix, keys_behind(self.base.manifest, prefix))
+        # A list of the caller's own: this one is compared at the end of the block.
+        return list(self._listed.setdefault(prefix, keys_behind(self.base.manifest, prefix)))
 
     def url(self, key: str) -> str | None:
         """Return the URL of the object that holds a key's value, for other programs to read; None without the key."""
@@ -99,7 +101,7 @@ class S3WriteBuffer(WriteBuffer):
         where = self._read[key] = self.base.manifest.objects.get(key)
         return None if where is None else self._layout.folder(self.resource) + where
 
-    def _get(self, key: str) -> Asking[bytes | None]:
+    def _get(self, key: str) -> Calls[bytes | None]:
         where = self._where(key)
         if where is None:
             return None
@@ -146,8 +148,16 @@ class S3WriteBuffer(WriteBuffer):
             if manifest.effect(key) != stored:
                 raise ConflictError(f"effect {key!r} has changed")
 
+    def reapplied_to(self, manifest: Manifest, names: dict[str, str]) -> Manifest:
+        """Return a later manifest with what the block writes; ConflictError if it relies on what has changed since."""
+        self.check_unchanged(manifest)
+        return self.applied_to(manifest, names)
+
     def applied_to(self, manifest: Manifest, names: dict[str, str]) -> Manifest:
-        """Return the manifest with what the block writes; `names` are those of the uploaded objects, by their keys."""
+        """Return the manifest with what the block writes; `names` are those of the uploaded objects, by their keys.
+
+        GuardError if it is larger than a resource may be.
+        """
         objects, retired = dict(manifest.objects), dict(manifest.retired)
         now = now_text()
         for key in self._writes:
@@ -156,13 +166,15 @@ class S3WriteBuffer(WriteBuffer):
             if key in names:
                 objects[key] = names[key]
         effects = {**manifest.effects, **self._effects}
-        return manifest.next(
+        after = manifest.next(
             objects=objects,
             retired=dict(list(retired.items())[-MAX_RETIRED:]),
             effects={key: members for key, members in effects.items() if members is not None},
         )
+        self._check_size(after)
+        return after
 
-    def check_size(self, manifest: Manifest) -> None:
+    def _check_size(self, manifest: Manifest) -> None:
         """Raise GuardError if the manifest with the block's writes is larger than a resource may be."""
         if (count := len(manifest.objects)) > MAX_KEYS:
             raise too_large_error(f"makes the resource {count} keys large", f"one resource has {MAX_KEYS} at most")

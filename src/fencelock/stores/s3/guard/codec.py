@@ -1,32 +1,33 @@
 """The operations of a guard at S3: pure. All that one step changes is in one manifest, `manifest.py`.
 
-Each operation is one request. Promise: a manifest is replaced only if it is still the one that was read. If it is not
-known whether that happened, the same bytes are sent again on the same condition, and the manifest is read: it has the
-id of the one that was sent, or those of all that came in its place.
+Each `Call` is one request. Promise: a manifest is replaced only if it is still the one that was read. If it is not
+known whether that happened, the manifest is read: it has the id of the one that was sent, or those of all that came in
+its place. If nothing has changed, the same bytes are sent again on the same condition.
 Never: a decision about a token; a write told as refused that may still become true.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
+from fencelock.clock import boottime_ms
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.aws.errors import doubt_of
 from fencelock.stores.encoding import decode_object
-from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.optimistic.effects import Operations, decode_effect, is_purged
 from fencelock.stores.optimistic.guard_codec import OptimisticGuardCodec
 from fencelock.stores.optimistic.stored_values import FLOORS, PendingChanges, StoredValue, encode_entry, to_json
 from fencelock.stores.s3.connection.calls import Body, has_object, list_folders, list_objects, read_object, write_object
 from fencelock.stores.s3.guard.block import S3WriteBuffer
 from fencelock.stores.s3.guard.manifest import AUDIT, LoadedManifest, Manifest, S3Layout, decode_manifest, token_of
+from fencelock.stores.together import all_of
 
 MAX_SENDS = 3
 """How often one request is sent whose answer is lost."""
 MAX_REPEATED = 16
 """How often a block is applied to a newer manifest: each one means that another block of the same lease succeeded."""
-FRESH_S = 5.0
-"""How old the manifest of a block may be at its end; an older one is read again, because a manifest knows the ids
-of its latest predecessors only.
+FRESH_MS = 5_000
+"""How old the manifest of a block may be at its end, suspend included; an older one is read again, because a manifest
+knows the ids of its latest predecessors only.
 """
 MakeWork = Callable[[str, LoadedManifest, int], S3WriteBuffer]
 
@@ -40,7 +41,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         self.layout = layout
         self._make_work = make_work
         self._loaded: dict[str, LoadedManifest] = {}
-        """The manifests as they were last read."""
+        """The manifests as they were last read, or written."""
 
     # --- marks --------------------------------------------------------------------------------------------------------
     def load(self, resource: str) -> Operations:
@@ -80,7 +81,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         return any(name.startswith(folder + AUDIT) or token_of(name) is not None for name in names)
 
     def _find_conflict(self) -> Operations:
-        """Return None: no source of locks keeps anything at S3."""
+        """Return None: a source has objects of other names, also inside of a resource."""
         yield from ()
 
     def _write(self, changes: PendingChanges) -> Operations:
@@ -92,11 +93,13 @@ class S3GuardCodec(OptimisticGuardCodec):
         head = base.manifest.audit_head
         for entry in changes.entries:
             members = decode_object(encode_entry(entry)) | {"previous": head}
-            head = self.layout.new_entry(resource)
+            head = self.layout.new_entry()
             yield from self._upload(self.layout.folder(resource) + head, to_json(members))
-        newer = yield from self._swap(resource, base, base.manifest.next(mark=mark, audit_head=head))
+        after = base.manifest.next(mark=mark, audit_head=head)
+        newer = yield from self._swap(resource, base, after)
         if newer is not None:
             raise ask.ConflictError(f"the manifest of resource {resource!r} has changed")
+        return {resource: after.stored_mark} if self._loaded[resource].manifest is after else None
 
     # --- blocks -------------------------------------------------------------------------------------------------------
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
@@ -110,19 +113,17 @@ class S3GuardCodec(OptimisticGuardCodec):
         uploads = work.uploads()
         names = {key: name for key, (name, _) in uploads.items()}
         base = work.base
-        work.check_size(work.applied_to(base.manifest, names))
+        after = work.applied_to(base.manifest, names)
         folder = self.layout.folder(work.resource)
-        for name, body in uploads.values():
-            yield from self._upload(folder + name, body)
-        if time.monotonic() > work.opened_s + FRESH_S:
+        yield from all_of([self._upload(folder + name, body) for name, body in uploads.values()])
+        if boottime_ms() > work.opened_ms + FRESH_MS:
             base = yield from self.load(work.resource)
-            work.check_unchanged(base.manifest)
+            after = work.reapplied_to(base.manifest, names)
         for _ in range(MAX_REPEATED):
-            newer = yield from self._swap(work.resource, base, work.applied_to(base.manifest, names))
+            newer = yield from self._swap(work.resource, base, after)
             if newer is None:
                 return
-            base = newer
-            work.check_unchanged(base.manifest)
+            base, after = newer, work.reapplied_to(newer.manifest, names)
         raise ask.ConflictError("other blocks of the lease write there all the time")
 
     # --- effects ------------------------------------------------------------------------------------------------------
@@ -141,14 +142,24 @@ class S3GuardCodec(OptimisticGuardCodec):
         self.work.keep_effect(key, None if value is None else decode_object(value))
         yield from ()
 
-    def _delete_effect(self, resource: str, key: str, stored: StoredValue) -> Operations:
-        def without(manifest: Manifest) -> Manifest | None:
-            if manifest.effect(key) != stored:
-                return None
-            kept = {other: members for other, members in manifest.effects.items() if other != key}
-            return manifest.next(effects=kept)
+    def _purge_resource(self, resource: str, keys: Sequence[str], older_than_ms: int) -> Operations:
+        """Delete them all in one change, by the mark of the manifest that it replaces."""
+        purged: set[str] = set()
 
-        return (yield from self.change(resource, without))
+        def without(manifest: Manifest) -> Manifest | None:
+            nonlocal purged
+            purged = set(self._purged_effects(resource, manifest, older_than_ms))
+            kept = {key: members for key, members in manifest.effects.items() if key not in purged}
+            return manifest.next(effects=kept) if purged else None
+
+        return len(purged) if (yield from self.change(resource, without)) else 0
+
+    def _purged_effects(self, resource: str, manifest: Manifest, older_than_ms: int) -> Iterator[str]:
+        mark = self._marks({resource: manifest.stored_mark}).get(resource)
+        token = 0 if mark is None else mark.token
+        for key, members in manifest.effects.items():
+            if is_purged(decode_effect(self._url, key, to_json(members)), token, older_than_ms):
+                yield key
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def change(self, resource: str, apply: Callable[[Manifest], Manifest | None]) -> Operations:
@@ -173,7 +184,9 @@ class S3GuardCodec(OptimisticGuardCodec):
         body, is_lost = after.encode(), False
         for _ in range(MAX_SENDS):
             try:
-                if (yield from write_object(self.bucket, self.layout.manifest(resource), body, base.etag)) is not None:
+                etag = yield from write_object(self.bucket, self.layout.manifest(resource), body, base.etag)
+                if etag is not None:
+                    self._loaded[resource] = LoadedManifest(after, etag)
                     return None
             except OutcomeUnknownError:
                 is_lost = True
@@ -220,26 +233,10 @@ class S3GuardCodec(OptimisticGuardCodec):
                     return
             except OutcomeUnknownError as error:
                 if not tries_left:
-                    raise self._not_uploaded(str(error)) from error
-        raise self._not_uploaded("the server refused to create an object")
+                    raise self._not_uploaded(doubt_of(error)) from error
+        raise self._not_uploaded(f"{self._url}: the server refused to create an object")
 
     def _not_uploaded(self, problem: str) -> SourceUnavailableError:
         return SourceUnavailableError(
-            f"{self._url}: {problem}. It was to be uploaded, and counts only once the manifest names it: nothing was "
-            f"written. Try again"
+            f"{problem}. What is uploaded counts only once the manifest names it: nothing was written. Try again"
         )
-
-    # --- what one manifest for each resource cannot do ----------------------------------------------------------------
-    def _refuse_purge(self, _: Any) -> Operations:
-        yield from ()
-        raise UnsupportedError(
-            f"{self._url} changes one resource in one step, so no floor of all resources can rise with it: marks are "
-            f"not purged there. A mark is a part of its resource's manifest; it goes with the resource"
-        )
-
-    ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **OptimisticGuardCodec.ANSWERS,
-        ask.FindOldMarks: _refuse_purge,
-        ask.PurgeMarks: _refuse_purge,
-        ask.SetFloor: _refuse_purge,
-    }

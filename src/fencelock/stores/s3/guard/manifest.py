@@ -37,8 +37,9 @@ KEPT_COMMITS = 256
 AUDIT = f"{RESERVED}/audit/"
 """Where the audit entries are, below the resource's folder."""
 _ID_BYTES = 8
-MAX_RETIRED = 8_000
-"""Objects that no key has any more, and of which the manifest knows since when: the latest."""
+MAX_RETIRED = 2_000
+"""Objects that no key has any more, and of which the manifest knows since when: the latest. Each block reads and writes
+them all, so a longer list would cost more than the writes themselves."""
 _TOKEN_DIGITS = 19
 _TOKEN = re.compile(r"[0-9]{19}")
 _MEMBERS = {
@@ -152,7 +153,8 @@ class S3Layout(NamedTuple):
         """Return the name of a resource's manifest."""
         return self._checked(f"{self.folder(resource)}{RESERVED}/manifest", f"resource {resource!r}")
 
-    def new_entry(self, resource: str) -> str:
+    @staticmethod
+    def new_entry() -> str:
         """Return a new name for an audit entry, below the resource's folder."""
         return f"{AUDIT}{uuid4().hex}"
 
@@ -196,5 +198,7 @@ def escape_key(key: str) -> str:
 
 def token_of(where: str) -> int | None:
     """Return the token under which an object was written; None if the guard writes no such name."""
+    if f"/{RESERVED}/" in f"/{where}":  # A source's locks, for example, whose names are anything.
+        return None
     digits, separator, _ = where.rpartition("/")[2].partition("-")
     return int(digits) if separator and _TOKEN.fullmatch(digits) else None

@@ -13,9 +13,10 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 from fencelock.errors import SourceError, UnsupportedError
-from fencelock.stores.s3.connection.calls import Asking, delete_object, read_object, write_object
+from fencelock.stores.aws.clients import Calls
+from fencelock.stores.s3.connection.calls import delete_object, read_object, write_object
 
-Run = Callable[[Asking[Any]], Any]
+Run = Callable[[Calls[Any]], Any]
 """Runs what is asked in the caller's thread."""
 _WRONG_ETAG = f'"{"0" * 32}"'
 _TOGETHER_S = 10.0
@@ -26,7 +27,7 @@ WRITERS, TURNS = 10, 8
 """So many count in one object, each so often: it has to hold the number of those who were told that they did."""
 
 
-def prove(url: str, bucket: str, name: str) -> Asking[None]:
+def prove(url: str, bucket: str, name: str) -> Calls[None]:
     """Raise UnsupportedError unless the server keeps the conditions of writes to an object of this new name."""
     problem = yield from _find_ignored(bucket, name)
     with suppress(SourceError):  # A role may be forbidden to delete.
@@ -38,7 +39,7 @@ def prove(url: str, bucket: str, name: str) -> Asking[None]:
         )
 
 
-def _find_ignored(bucket: str, name: str) -> Asking[str | None]:
+def _find_ignored(bucket: str, name: str) -> Calls[str | None]:
     """Return the condition that the server ignores, or cannot meet; None if it keeps them all."""
     first = yield from write_object(bucket, name, b"first")
     if first is None:
