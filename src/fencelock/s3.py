@@ -9,8 +9,8 @@ Promise: neither needs a lease, or disturbs one. Needs the extra `fencelock[aws]
 from fencelock._api.durations import Duration
 from fencelock._api.purging import checked_ms
 from fencelock.model import check_resource_name
-from fencelock.stores.s3.guard.collecting import collect as collect_objects
-from fencelock.stores.s3.guard.reading import Snapshot as Snapshot  # noqa: PLC0414 - offered here
+from fencelock.stores.s3.guard.garbage import collect as collect_objects
+from fencelock.stores.s3.guard.snapshot import Snapshot as Snapshot  # noqa: PLC0414 - offered here
 from fencelock.stores.s3.guard.store import S3Guard
 
 __all__ = ["Snapshot", "collect", "snapshot"]

@@ -4,6 +4,7 @@ Tests share a server by having a prefix each; a test that kills one has a server
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,6 +87,14 @@ class Corner:
             found.insert(0, json.loads(self.read(f"{resource}/{where}")))
             where = found[0]["previous"]
         return found
+
+
+def prepared(endpoint: str) -> str:
+    """Make the bucket at an emulator, unless it is there, and return the endpoint."""
+    client = Corner(endpoint, "").client
+    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=BUCKET)
+    return endpoint
 
 
 def new_corner(endpoint: str) -> Corner:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencelock.s3 import Snapshot
-from fencelock.stores.s3.guard.collecting import collect
+from fencelock.stores.s3.guard.garbage import collect
 from fencelock.testing.runners import sync_guard
 from tests.s3.fake_bucket import FakeBucket
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource

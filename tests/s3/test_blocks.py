@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from threading import Barrier, Lock
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from fencelock.cli.commands import execute
 from fencelock.stores.registry import guard_store
 from fencelock.stores.s3.guard import block
 from fencelock.stores.s3.guard.manifest import MAX_RETIRED, Manifest
-from fencelock.stores.s3.guard.probe import RACERS, ROUNDS, find_broken_races
 from fencelock.testing import resource_path, unfenced
 from fencelock.testing.runners import sync_guard
 from tests.s3.fake_bucket import FakeBucket, is_manifest
@@ -272,40 +270,6 @@ def test_a_server_that_ignores_conditions_is_refused(ignored: set[str]) -> None:
     assert bucket.objects == {}
     (finding,) = bucket.guard_store().examine()
     assert finding.code == "guard-refused"
-
-
-def test_a_server_that_compares_first_and_writes_later_is_found_by_the_doctor() -> None:
-    class Slow(FakeBucket):
-        """Writes once all who create an object have been compared."""
-
-        def answer(self, call: Any) -> Any:
-            if "IfNoneMatch" not in call.arguments:
-                return super().answer(call)
-            with one_at_a_time:
-                answer = super().answer(call)
-                del self.objects[call.arguments["Key"]]
-            together.wait(30)
-            self.objects[call.arguments["Key"]] = call.arguments["Body"]
-            return answer
-
-    together, one_at_a_time = Barrier(RACERS), Lock()
-    bucket = Slow()
-    problem = find_broken_races(bucket.run, "bucket", iter("abcdefg").__next__)
-    assert problem == f"in {ROUNDS} of {ROUNDS} rounds not exactly one of {RACERS} writers at once created an object"
-
-
-def test_a_server_that_loses_turns_is_found_by_the_doctor() -> None:
-    class Forgetful(FakeBucket):
-        def _put_object(self, **arguments: Any) -> Any:
-            lost = arguments["Body"] == b"3"
-            before = dict(self.objects)
-            answer = super()._put_object(**arguments)
-            self.objects = before if lost and "ETag" in answer else self.objects
-            return answer
-
-    bucket = Forgetful()
-    problem = find_broken_races(bucket.run, "bucket", iter("abcdefg").__next__)
-    assert "writes on the condition of what was read succeeded, and 2 are left" in (problem or "")
 
 
 def test_the_doctor_finds_what_is_open_to_all_and_what_expires() -> None:

@@ -8,10 +8,10 @@ import pytest
 from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from fencelock_lab.servers.ministack import MinistackFleet
-from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
+from fencelock_lab.servers.seaweedfs import SeaweedFleet
 from tests.fix_servers import fresh_name
 from tests.s3.fake_bucket import LOST, FakeBucket
-from tests.s3.fix_s3 import Corner, new_corner
+from tests.s3.fix_s3 import Corner, new_corner, prepared
 
 
 class InMemory:
@@ -73,7 +73,7 @@ class InMemory:
 
 
 class TestInMemory(InMemory, GuardConformance):
-    interrupted_files = ("/stores/s3/guard/codec.py", "/stores/s3/guard/connection.py")
+    interrupted_files = ("/stores/s3/guard/codec.py", "/stores/optimistic/connection.py")
 
 
 class TestAsyncInMemory(InMemory, AsyncGuardConformance):
@@ -130,11 +130,7 @@ class AtSeaweed(InBucket):
 class AtMinistack(InBucket):
     @pytest.fixture
     def endpoint(self, ministack_fleet: MinistackFleet):
-        endpoint = ministack_fleet.shared().endpoint
-        client = Corner(endpoint, "").client
-        with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
-            client.create_bucket(Bucket=BUCKET)
-        return endpoint
+        return prepared(ministack_fleet.shared().endpoint)
 
 
 @pytest.mark.campaign

@@ -176,7 +176,7 @@ def purity_faults(root: Path) -> list[str]:
 
 
 PUBLIC = (
-    *(f"{PACKAGE}.{name}" for name in ("aio", "errors", "hooks", "http", "protocol", "testing", "cli.plugin")),
+    *(f"{PACKAGE}.{name}" for name in ("aio", "errors", "hooks", "http", "protocol", "s3", "testing", "cli.plugin")),
     f"{PACKAGE}.integrations",
 )
 """What the laboratory may import besides the package itself; their submodules are public too."""

@@ -1,6 +1,7 @@
 """A module says first what it promises."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,13 @@ def test_a_module_begins_with_its_promise(path: Path) -> None:
 )
 def test_a_module_without_a_promise_is_reported(text: str) -> None:
     assert docstring_fault(text) is not None
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.glob("stores/*/*/__init__.py")), ids=lambda path: str(path.parent.relative_to(SOURCE))
+)
+def test_the_modules_that_a_part_of_a_store_names_are_there(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    named = re.findall(r"`([a-z_0-9]+)`", docstring)
+    assert [name for name in named if not (path.parent / f"{name}.py").exists()] == []
+    assert [name for name in re.findall(r"[a-z/]+/[a-z_]+\.py", docstring) if not (SOURCE / name).exists()] == []

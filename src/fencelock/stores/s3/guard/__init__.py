@@ -1,1 +1,3 @@
-"""The guard at S3: `store` and `connection`, `codec`, `block`, which a block yields, and `manifest`: what counts."""
+"""The guard at S3: `store`, the marks in `codec`, what a block yields in `block`, and what counts in `manifest`. Its
+connections are in stores/optimistic/connection.py.
+"""

@@ -164,10 +164,6 @@ class S3Layout(NamedTuple):
         self._checked(self.folder(resource) + where, f"key {key!r}")
         return where
 
-    def new_probe(self) -> str:
-        """Return a new name for an object that is written in order to see what the store does."""
-        return f"{self.prefix}{RESERVED}/probe/{uuid4().hex}"
-
     @property
     def manifest_probe(self) -> str:
         """The name of an object that an access rule for manifests covers, and that is no resource's manifest."""

@@ -11,21 +11,24 @@ time that the caller leaves to readers, if the manifest still remembers it. Neve
 from collections.abc import Iterable
 
 from fencelock.errors import GuardError
-from fencelock.stores.optimistic.effects import Operations
+from fencelock.stores.aws.clients import Calls
 from fencelock.stores.optimistic.stored_values import decode_mark, is_older, to_json
 from fencelock.stores.s3.connection.calls import delete_object, list_objects
 from fencelock.stores.s3.guard.codec import S3GuardCodec
 from fencelock.stores.s3.guard.manifest import Manifest, token_of
 
 
-def collect(codec: S3GuardCodec, url: str, resource: str, older_than_ms: int) -> Operations:
+def collect(codec: S3GuardCodec, url: str, resource: str, older_than_ms: int) -> Calls[int]:
     """Delete what never counts, and what was replaced so long ago; return how many objects there were."""
     folder = codec.layout.folder(resource)
     names = yield from list_objects(codec.bucket, folder)
     loaded = yield from codec.load(resource)
     manifest: Manifest = loaded.manifest
     if manifest.mark is None:
-        raise GuardError(f"{url}: resource {resource!r} has no mark, so nobody can tell which of its objects count")
+        raise GuardError(
+            f"{url}: resource {resource!r} has no mark, so nobody can tell which of its objects count, and none was "
+            f"deleted. Correct its name, or run `fencelock protect`, which creates the mark"
+        )
     token = decode_mark(url, resource, to_json(manifest.mark)).mark.token
     expired = {where for where, since in manifest.retired.items() if is_older(since, older_than_ms)}
     gone = list(_collectable(manifest, (name[len(folder) :] for name in names), token, expired))
