@@ -8,6 +8,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from fencelock import (
     UnsupportedError,
     inspect_resources,
 )
+from fencelock._flows.tenure import Tenure
 from tests.cli.program import Program
 from tests.process.actors import Actor, Stage
 from tests.support.guarded_keys import FLOWS, MAY_BE_UNKNOWN, Face, Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
-from tests.support.helpers import wait_until
+from tests.support.helpers import meanwhile, wait_until
 
 MAX_LOST = 30
 """More requests than any flow has."""
@@ -82,6 +84,35 @@ class GuardLife:
         for number in (1, 2):
             face.write(lease, "x", guard)
             assert trips() == 2 + 2 * number
+
+    def test_a_block_that_seals_takes_a_trip_less_than_a_seal_and_a_block(self, face: Face) -> None:
+        """The mark that the seal has just written, or found, is not read again."""
+        face.guard().seal(HandmadeLease(3))
+        guard, lease = face.guard(), HandmadeLease(5)
+        trips = face.trips(guard)
+        face.write(lease, "x", guard)
+        sealing = trips()
+        face.write(lease, "x", guard)
+        later = trips() - sealing
+        assert sealing == later + 1
+        another_process = copy(lease)
+        another_process.tenure = Tenure()
+        face.write(another_process, "x", guard)
+        assert trips() - sealing - later == later
+
+    def test_g2_a_block_that_seals_compares_the_mark_that_it_has_written(self, face: Face) -> None:
+        """A successor that seals while it is open is met at its end."""
+        face.write(HandmadeLease(3), "0")
+
+        def work() -> None:
+            with face.guard().transaction(HandmadeLease(5)) as txn:
+                number = face.read_number(txn)
+                meanwhile(lambda: face.write(HandmadeLease(6), "1"))
+                face.put(txn, str(number + 100))
+
+        with pytest.raises(StaleTokenError, match="its mark is 6"):
+            work()
+        assert face.value() == "1"
 
     def test_g3_no_update_is_lost_among_holders_that_race(self, new_face: Callable[[], Face]) -> None:
         """Each turn takes a higher token, reads a number and writes the next; whoever is overtaken wrote nothing."""

@@ -1,4 +1,4 @@
-"""The guard's operations at a store with optimistic transactions (etcd, S3): pure.
+"""The guard's operations at a store with optimistic transactions (etcd, ZooKeeper, S3, DynamoDB, Redis, files): pure.
 
 Such a store takes no lock while a transaction runs. It answers reads at once and takes all writes in one request, on
 the condition that the values read before have not changed. Each generator here yields operations, one round trip
@@ -42,6 +42,8 @@ class OptimisticGuardCodec(EffectsCodec):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._changes = PendingChanges()
+        self._sealed: Mapping[str, StoredValue] = {}
+        """The marks as the last commit has left them, if nothing else was asked for since."""
         self._process_id = 0
         self.work: Any = None
         """The object that `guard.transaction` yields, while a block has it."""
@@ -53,6 +55,7 @@ class OptimisticGuardCodec(EffectsCodec):
     def forget(self) -> None:
         """Discard the pending writes: the transaction is over."""
         self._changes = PendingChanges()
+        self._sealed = {}
         self._forget_effects()
         if self.work is not None:
             self.work.end()
@@ -75,7 +78,10 @@ class OptimisticGuardCodec(EffectsCodec):
 
     @abstractmethod
     def _write(self, changes: PendingChanges) -> Operations:
-        """Write what is pending, all or nothing; ConflictError if a value that was seen has changed."""
+        """Write what is pending, all or nothing; ConflictError if a value that was seen has changed.
+
+        Return what is stored now of all that was seen or written, by name; None if its versions are not known.
+        """
 
     @abstractmethod
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
@@ -168,12 +174,17 @@ class OptimisticGuardCodec(EffectsCodec):
                     f"{self._url} {clash}, so queues and guarded data would conflict: name another path for the guard "
                     f"in its URL"
                 )
+        left: Mapping[str, StoredValue] | None = changes.seen
         if changes.writes or changes.entries:
-            yield from self._write(changes)
+            left = yield from self._write(changes)
+        self._sealed = left or {}
 
     def _open(self, request: ask.Open) -> Operations:
+        # The seal of this very block has just been confirmed: reading its marks once more would tell nothing new.
+        found = {name: self._sealed[name] for name in request.resources if name in self._sealed}
         self.forget()
-        found: dict[str, StoredValue] = yield from self._read(request.resources)
+        if len(found) < len(request.resources):
+            found = yield from self._read(request.resources)
         marks = self._marks(found)
         not_ours = tuple(name for name in request.resources if not _is_own(marks.get(name), request.sequencer))
         if not not_ours:

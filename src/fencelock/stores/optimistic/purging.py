@@ -1,5 +1,5 @@
-"""The purge of marks at a store with optimistic transactions (etcd, ZooKeeper): which marks go, and the floors they
-leave.
+"""The purge of marks at a store with optimistic transactions (etcd, ZooKeeper, DynamoDB, Redis): which marks go,
+and the floors they leave.
 
 Promise: pure. A mark is deleted only if it is still what was read, in the request that raises the floor (G15).
 Never: a mark deleted whose resource was ever bound to another lock or source.

@@ -1,4 +1,5 @@
-"""What a store with optimistic transactions (etcd, S3) keeps of marks, floors and the audit: values of JSON.
+"""What a store with optimistic transactions (etcd, ZooKeeper, S3, DynamoDB, Redis, files) keeps of marks, floors
+and the audit: values of JSON.
 
 Promise: pure. A value that another program wrote is refused, never guessed. A mark is stored with the time of its last
 write, by the writer's clock, and with no claim and no proof.
@@ -61,6 +62,10 @@ class PendingChanges:
     def value(self, name: str) -> bytes | None:
         """Return what this transaction leaves under a name that it has read."""
         return self.writes.get(name, self.seen[name].value)
+
+    def left(self, version: int) -> dict[str, StoredValue]:
+        """Return what is stored of all that was read, once it was written under this version."""
+        return self.seen | {name: StoredValue(value, version) for name, value in self.writes.items()}
 
 
 def now_text() -> str:
@@ -132,10 +137,10 @@ def decode_floors(url: str, value: bytes | None) -> dict[str, int]:
     found = _decode(url, value)
     if not has_members(found, _FLOORS) or not all(map(_is_floor, found["floors"].values())):
         raise SchemaError(
-            f"{url}: what is stored as the floors of purged marks are no floors, so the guard cannot tell which tokens "
-            f"it refuses at a resource without a mark: find out who wrote there. Restore it from a backup; or delete "
-            f"it (at ZooKeeper: make the node empty), and run `fencelock marks {url} --raise-to SOURCE --reason …` for "
-            f"each source of the guard"
+            f"{url}: the value stored as the floors of purged marks is something else, so the guard cannot tell which "
+            f"tokens it refuses at a resource without a mark: find out who wrote there. Restore it from a backup; or "
+            f"delete it (at ZooKeeper: make the node empty), and run `fencelock marks {url} --raise-to SOURCE --reason "
+            f"…` for each source of the guard"
         )
     return {source_id: int(token) for source_id, token in found["floors"].items()}
 

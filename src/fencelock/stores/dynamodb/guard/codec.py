@@ -136,6 +136,7 @@ class DynamoGuardCodec(PurgingGuardCodec):
             self._change(by_name[name], value, None if name == FLOORS else self._table_id)
         actions += [self._entry(entry) for entry in changes.entries]
         yield from transact(actions)
+        return changes.left(1)
 
     def _unchanged(self, name: str, stored: StoredValue) -> ItemAction:
         """Return the condition that a mark still has the value that was read; None: that it still does not exist.

@@ -120,6 +120,7 @@ class EtcdGuardCodec(PurgingGuardCodec):
         writes += [put(self._layout.new_entry(), encode_entry(entry)) for entry in changes.entries]
         answer = yield txn((one.compare for one in conditions), writes, (one.read for one in conditions))
         raise_conflict(answer, conditions)
+        return changes.left(answer.header.revision)
 
     def _unchanged(self, seen: Mapping[str, StoredValue]) -> list[EtcdCondition]:
         return [unchanged(self._layout.mark(name), stored.value, _name(name)) for name, stored in seen.items()]

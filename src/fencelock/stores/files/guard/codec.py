@@ -70,6 +70,7 @@ class FilesGuardCodec(OptimisticGuardCodec):
             if value is not None
         )
         yield from self._send(CommitFiles(_unchanged(changes.seen), values=tuple(values), outdated=tuple(outdated)))
+        return changes.left(0)
 
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
         yield from ()

@@ -20,6 +20,8 @@ from fencelock.stores.redis.guard.block import RedisComparison, RedisWriteBuffer
 from fencelock.stores.redis.guard.commands import Words
 from fencelock.stores.redis.guard.layout import RedisLayout
 
+_WRITTEN = 1
+"""The version of everything: values alone are compared."""
 MakeWork = Callable[[Iterable[RedisComparison]], RedisWriteBuffer]
 
 
@@ -68,6 +70,7 @@ class RedisGuardCodec(PurgingGuardCodec):
                 commands.append((listed, self._layout.resources, name.encode()))
         commands += [(b"RPUSH", self._layout.audit, encode_entry(entry)) for entry in changes.entries]
         yield from self._do(self._unchanged(changes.seen), commands)
+        return changes.left(_WRITTEN)
 
     def _unchanged(self, seen: Mapping[str, StoredValue]) -> list[RedisComparison]:
         return [
@@ -136,4 +139,4 @@ def _name(resource: str) -> str:
 
 
 def _stored(value: bytes | None) -> StoredValue:
-    return StoredValue(value, 0 if value is None else 1)
+    return StoredValue(value, _WRITTEN)

@@ -151,6 +151,14 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
         for result in results:
             if is_cause(result):
                 raise result
+        return changes.seen | {name: self._written(name, changes) for name in changes.writes}
+
+    def _written(self, name: str, changes: PendingChanges) -> StoredValue:
+        """Return what a mark is now that `_writing` was done."""
+        value, before = changes.writes[name], changes.seen[name]
+        self._digest_nodes[name] = [] if value is None else [self._layout.digest_node(name, value)]
+        is_missing = before.value is None and name != FLOORS
+        return StoredValue(value, 0 if is_missing else before.version + 1)
 
     def _entries(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
         for entry in changes.entries:
