@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from fencelock._keeper.keeper import REQUEST_TIMEOUT_S
 from fencelock.errors import FencelockError, OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.aws import clients as module
+from fencelock.stores.aws import documents
 from fencelock.stores.aws.clients import AsyncAwsClient, AwsClient, Call, Refusal, Reply
+from fencelock.stores.aws.documents import MIN_TIMEOUT_S
 from fencelock.stores.aws.url import AwsConnectionInfo, parse_dynamodb_url, parse_s3_url
+from fencelock.stores.registry import source_store
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from fencelock_lab.servers.ministack import CREDENTIALS
 from tests.aws.service import CUT, Service, answer, service
@@ -340,3 +344,13 @@ def test_no_client_is_made_for_a_store_that_is_not_used(clients: Clients) -> Non
     AwsClient(info, DEADLINE_S)
     AsyncAwsClient(info, DEADLINE_S)
     assert clients == {}
+
+
+@pytest.mark.parametrize("url", ["dynamodb://eu-central-1/locks", "s3://bucket/jobs?region=eu-central-1"])
+def test_h2_a_renewal_waits_long_enough_for_a_region_far_away(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_s: list[float] = []
+    monkeypatch.setattr(documents, "AwsClient", lambda _, timeout_s: asked_s.append(timeout_s))
+    source = source_store(url)
+    for timeout_s in (REQUEST_TIMEOUT_S, 5.0):
+        source.connect(request_timeout_s=timeout_s)
+    assert asked_s == [MIN_TIMEOUT_S, 5.0]

@@ -13,6 +13,7 @@ from fencelock.stores.document.operations import (
     LOCK,
     MAX_KEYS,
     MAX_WRITES,
+    SOURCE_KEY,
     CreateCounter,
     Delete,
     Document,
@@ -21,14 +22,16 @@ from fencelock.stores.document.operations import (
     Key,
     Operation,
     ReadDocuments,
+    ReadLocation,
     ReadLocks,
-    ReadPlace,
     Reply,
     WriteDocument,
     WriteEach,
 )
-from fencelock.stores.dynamodb.source.documents import DynamoDocuments
+from fencelock.stores.dynamodb.source.documents import MAX_PARTS, DynamoDocuments
 from fencelock.stores.dynamodb.source.store import DynamoDBSource
+from fencelock.stores.pauses import Pause
+from fencelock.stores.together import Together
 from tests.dynamodb.fix_source import Locks
 from tests.support.helpers import DEADLINE_S
 
@@ -163,21 +166,44 @@ def test_no_two_increments_get_the_same_number(perform: Perform) -> None:
 
 
 def test_the_place_is_the_id_of_the_table(locks: Locks, perform: Perform) -> None:
-    assert perform(ReadPlace()) == locks.client.describe_table(TableName=locks.name)["Table"]["TableId"]
+    assert perform(ReadLocation()) == locks.client.describe_table(TableName=locks.name)["Table"]["TableId"]
 
 
 def test_a_table_that_does_not_exist_asks_for_an_installation(empty_table: Locks) -> None:
     client = DynamoDBSource(empty_table.url).open_client(DEADLINE_S)
-    for operation in (ReadDocuments((lock("a"),)), ReadLocks("", 1), write("a", "1"), Increment(NUMBER), ReadPlace()):
+    for operation in (
+        ReadDocuments((lock("a"),)),
+        ReadLocks("", 1),
+        write("a", "1"),
+        Increment(NUMBER),
+        ReadLocation(),
+    ):
         with pytest.raises(SchemaError, match="fencelock install"):
             client.perform(operation)
 
 
 @pytest.mark.parametrize("item", [{}, {"body": {"S": "{}"}}, {"version": {"N": "1"}, "body": {"S": "{}"}}])
-def test_an_item_of_somebody_else_is_refused(locks: Locks, perform: Perform, item: dict[str, Any]) -> None:
+def test_an_item_of_somebody_else_is_the_problem_of_its_lock_alone(
+    locks: Locks, perform: Perform, item: dict[str, Any]
+) -> None:
+    perform(write("b", "1"))
     locks.client.put_item(TableName=locks.name, Item={"pk": {"S": LOCK}, "sk": {"S": "a"}} | item)
+    for operation in (ReadDocuments((lock("a"), lock("b"))), ReadLocks("", 2)):
+        found = perform(operation)
+        assert isinstance(found, FoundDocuments)
+        stray, other = found.documents
+        assert stray is not None
+        assert "'lock', 'a' of the table is not one of fencelock's" in stray.problem
+        assert other == Document(lock("b"), "1", "{}")
+
+
+@pytest.mark.parametrize("key", [SOURCE_KEY, NUMBER])
+def test_an_item_of_somebody_else_in_the_place_of_the_source_is_refused(
+    locks: Locks, perform: Perform, key: Key
+) -> None:
+    locks.client.put_item(TableName=locks.name, Item={"pk": {"S": key.kind}, "sk": {"S": key.name}})
     with pytest.raises(SourceError, match="not one of fencelock's"):
-        perform(ReadDocuments((lock("a"),)))
+        perform(ReadDocuments((key,)))
 
 
 # --- replies that the server here never gives -------------------------------------------------------------------------
@@ -185,15 +211,15 @@ HEADERS = {"HTTPHeaders": {"date": "Mon, 23 Nov 2026 11:00:00 GMT"}}
 LATER = {"HTTPHeaders": {"date": "Mon, 23 Nov 2026 11:00:01 GMT"}}
 
 
-def answered(operation: Operation, *replies: dict[str, Any]) -> Any:
-    """Return the reply to an operation whose calls are answered so."""
+def answered(operation: Operation, *replies: dict[str, Any], paused: list[Pause] | None = None) -> Any:
+    """Return the reply to an operation whose calls are answered so; `paused` gets its pauses."""
+    paused = [] if paused is None else paused
     calls = DynamoDocuments("locks", "dynamodb://eu-central-1/locks").perform(operation)
     answers = iter(replies)
     try:
-        call: Call = next(calls)
+        step: Call | Pause = next(calls)
         while True:
-            call = calls.send(next(answers))
-            assert isinstance(call, Call)
+            step = calls.send(next(answers) if isinstance(step, Call) else paused.append(step))
     except StopIteration as done:
         return done.value
 
@@ -216,8 +242,14 @@ def test_what_a_read_leaves_out_is_asked_for_again_and_the_earliest_date_counts(
 def test_a_read_that_never_ends_is_given_up() -> None:
     rest = {"locks": {"Keys": [{"pk": {"S": LOCK}, "sk": {"S": "b"}}]}}
     reply = {"Responses": {}, "UnprocessedKeys": rest, "ResponseMetadata": HEADERS}
+    paused: list[Pause] = []
     with pytest.raises(SourceUnavailableError, match="try again"):
-        answered(ReadDocuments((lock("b"),)), *[reply] * 100)
+        answered(ReadDocuments((lock("b"),)), *[reply] * 100, paused=paused)
+    assert len(paused) == MAX_PARTS - 1, "one before each further request: the table is busy"
+
+
+def test_a_server_that_gives_tables_no_id_names_no_location() -> None:
+    assert answered(ReadLocation(), {"Table": {"TableName": "locks"}, "ResponseMetadata": HEADERS}) is None
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "yesterday"}])
@@ -227,11 +259,29 @@ def test_a_reply_without_a_date_has_none(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError, SourceUnavailableError])
-def test_a_beat_ends_at_the_first_write_in_doubt(error: type[SourceError]) -> None:
-    """Otherwise each write would wait for its timeout, and the beat would hold up the next one."""
-    calls = DynamoDocuments("locks", "").perform(WriteEach((write("a", "2", "1"),) * 3))
-    next(calls)
-    calls.send({})
+def test_writes_in_doubt_are_told_beside_the_others(error: type[SourceError]) -> None:
+    in_doubt = error("on purpose")
+    assert written_each(True, in_doubt, False) == (True, in_doubt, False)
+
+
+@pytest.mark.parametrize("error", [SchemaError, SourceError])
+def test_a_refused_write_is_an_outcome_and_stops_no_other(error: type[SourceError]) -> None:
+    calls = DynamoDocuments("locks", "").perform(WriteEach((write("a", "2", "1"),)))
+    step = next(calls)
+    assert isinstance(step, Together)
+    (run,) = step.runs
+    next(run)
+    refusal = error("on purpose")
     with pytest.raises(StopIteration) as done:
-        calls.throw(error("on purpose"))
-    assert done.value.value == (True, None, None)
+        run.throw(refusal)
+    assert done.value.value is refusal
+
+
+def written_each(*outcomes: bool | SourceError) -> object:
+    """Return what writes are told to have done whose runs ended so."""
+    calls = DynamoDocuments("locks", "").perform(WriteEach((write("a", "2", "1"),) * len(outcomes)))
+    assert isinstance(step := next(calls), Together)
+    assert len(step.runs) == len(outcomes)
+    with pytest.raises(StopIteration) as done:
+        calls.send(list(outcomes))
+    return done.value.value

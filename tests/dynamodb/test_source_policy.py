@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fencelock.stores.aws.clients import Call
 from fencelock.stores.document.operations import (
     COUNTER,
     LOCK,
@@ -18,20 +19,21 @@ from fencelock.stores.document.operations import (
     Key,
     Operation,
     ReadDocuments,
+    ReadLocation,
     ReadLocks,
-    ReadPlace,
     WriteDocument,
     WriteEach,
 )
 from fencelock.stores.dynamodb.guard.store import DynamoGuard
 from fencelock.stores.dynamodb.source.documents import DynamoDocuments
 from fencelock.stores.dynamodb.source.store import DynamoDBSource
+from fencelock.stores.together import Together
 
 WRITE = WriteDocument(Key(LOCK, "a"), "{}", "2", "1")
 OF_WORKERS: list[tuple[Operation, str]] = [
     (ReadDocuments((Key(LOCK, "a"),)), "BatchGetItem"),
     (ReadLocks("", 1), "Query"),
-    (ReadPlace(), "DescribeTable"),
+    (ReadLocation(), "DescribeTable"),
     (WRITE, "PutItem"),
     (WriteEach((WRITE,)), "PutItem"),
     (Increment(Key(COUNTER, "h")), "UpdateItem"),
@@ -53,8 +55,10 @@ def statements(url: str = "dynamodb://eu-central-1/locks") -> list[dict[str, Any
 @pytest.mark.parametrize(("operation", "right"), OF_WORKERS)
 def test_a_worker_may_do_what_a_worker_does(operation: Operation, right: str) -> None:
     assert any(f"dynamodb:{right}" in statement["Action"] for statement in statements())
-    sent = next(DynamoDocuments("locks", "").perform(operation)).operation.replace("_", "")
-    assert sent == right.lower()
+    step = next(DynamoDocuments("locks", "").perform(operation))
+    call = next(step.runs[0]) if isinstance(step, Together) else step
+    assert isinstance(call, Call)
+    assert call.operation.replace("_", "") == right.lower()
 
 
 def test_a_worker_deletes_nothing_and_writes_locks_and_counts_alone() -> None:

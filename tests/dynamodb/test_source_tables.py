@@ -47,12 +47,12 @@ def test_a_table_that_deletes_items_by_itself_is_refused(locks: Locks) -> None:
 
 def test_a_table_that_is_not_installed_is_reported(empty_table: Locks) -> None:
     (finding,) = DynamoDBSource(empty_table.url).examine()
-    assert "fencelock install" in finding.message
+    assert f"run `fencelock install --source '{empty_table.url}'`" in finding.message
 
 
 def copied(locks: Locks, copy: Locks) -> None:
     """Do what a restore of a backup does: make another table with the same items."""
-    DynamoDBSource(copy.url).create_place()
+    DynamoDBSource(copy.url).create_location()
     for item in locks.items():
         locks.client.put_item(TableName=copy.name, Item=item)
 

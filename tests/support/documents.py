@@ -21,8 +21,8 @@ from fencelock.stores.document.operations import (
     Key,
     Operation,
     ReadDocuments,
+    ReadLocation,
     ReadLocks,
-    ReadPlace,
     Reply,
     WriteDocument,
     WriteEach,
@@ -40,7 +40,7 @@ class Documents:
     def __init__(self, now_us: Callable[[], int] = boottime_us, *, has_dates: bool = True) -> None:
         self.documents: dict[Key, Document] = {}
         self.counters: dict[Key, int] = {}
-        self.place: str | None = "place-1"
+        self.location: str | None = "location-1"
         self.performed: list[Operation] = []
         self.date_offset_ms = 0
         self.before: Callable[[Operation], object] = lambda _: None
@@ -104,7 +104,7 @@ class Documents:
         """Return what a write leaves."""
         return Document(write.key, write.version, write.body)
 
-    def _writeeach(self, operation: WriteEach) -> tuple[bool | None, ...]:
+    def _writeeach(self, operation: WriteEach) -> tuple[bool, ...]:
         return tuple(map(self._writedocument, operation.writes))
 
     def _delete(self, operation: Delete) -> bool:
@@ -121,8 +121,8 @@ class Documents:
             self.counters[operation.key] += 1
         return self.counters.get(operation.key)
 
-    def _readplace(self, operation: ReadPlace) -> str | None:
-        return self.place
+    def _readlocation(self, operation: ReadLocation) -> str | None:
+        return self.location
 
     def _document(self, key: Key) -> Document | None:
         if key in self.counters:
@@ -175,8 +175,8 @@ class MemoryDocumentSource(DocumentSource):
     def open_async_client(self, request_timeout_s: float) -> AsyncDocumentsClient:
         return AsyncDocumentsClient(self.documents)
 
-    def create_place(self) -> None:
-        """Do nothing: the documents are the place."""
+    def create_location(self) -> None:
+        """Do nothing: the documents are the location."""
 
-    def examine_place(self) -> list[Finding]:
+    def examine_location(self) -> list[Finding]:
         return []

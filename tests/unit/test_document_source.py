@@ -4,7 +4,10 @@ refuses.
 
 import json
 import os
+import threading
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ import pytest
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
 from fencelock.model import EPOCH_STRIDE, digest_of_claim, one_way
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.document import codec
+from fencelock.stores import pauses
+from fencelock.stores.document import grants
+from fencelock.stores.document.layout import decode_lock
 from fencelock.stores.document.operations import (
     COUNTER,
     LOCK,
@@ -23,7 +28,8 @@ from fencelock.stores.document.operations import (
     Key,
     Operation,
     ReadDocuments,
-    ReadPlace,
+    ReadLocation,
+    ReadLocks,
     WriteDocument,
     WriteEach,
 )
@@ -32,6 +38,7 @@ from tests.support.documents import LATE, REPLY, REQUEST, Documents, MemoryDocum
 
 TTL_MS = 10_000
 FAULTS = (REQUEST, REPLY, LATE)
+SILENT = OutcomeUnknownError("the source did not answer")
 
 
 class Process:
@@ -99,6 +106,21 @@ def world() -> World:
     return World()
 
 
+@pytest.fixture(autouse=True)
+def slept_s(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every pause passes in the world's time, and is the longest that it may be."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.clock.advance(seconds)
+
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(sleep=sleep))
+    for process in (world.one, world.two):
+        monkeypatch.setattr(process.source.state, "random", lambda: 1.0)
+    return slept
+
+
 # --- what a request costs ---------------------------------------------------------------------------------------------
 def test_a_grant_reads_draws_and_writes(world: World) -> None:
     world.one.acquire("first")
@@ -164,6 +186,47 @@ def test_waiters_sleep_longer_each_time_and_wake_at_the_end_of_the_lease() -> No
     assert isinstance(connection.perform(ask.Poll("lock", "waiter")), ask.Granted)
 
 
+@pytest.mark.parametrize("others_ttl_ms", [TTL_MS, 9 * TTL_MS], ids=["with the others", "before the others"])
+def test_h8_a_place_that_expires_at_any_reading_of_the_clock_is_written_or_over(others_ttl_ms: int) -> None:
+    """A process may be frozen at any line; one that is told that it waits has a place in the queue."""
+    answers = set()
+    for number in range(1, 15):
+        world = World()
+        world.one.send(ask.Acquire("lock", "holder", "one", 9 * TTL_MS, world.clock.now_us(), may_wait=False))
+        world.two.acquire("waiter", may_wait=True)
+        world.one.send(ask.Acquire("lock", "other", "one", others_ttl_ms, world.clock.now_us(), may_wait=True))
+        freeze_at_reading(world, number)
+        reply = world.two.send(ask.Poll("lock", "waiter", keeps_place=True))
+        stored = world.documents.documents[Key(LOCK, "lock")].body
+        assert (digest_of_claim("waiter") in stored) or reply == ask.ClaimEnded()
+        answers.add(type(reply))
+    assert answers == {ask.Queued, ask.ClaimEnded}
+
+
+@pytest.mark.parametrize("ask_anything", [ask.Inspect("lock"), ask.ListLocks(None)])
+def test_h1_a_lease_that_ends_at_any_reading_of_the_clock_has_time_left_or_no_holder(ask_anything: Any) -> None:
+    for number in range(1, 10):
+        world = World()
+        world.one.acquire("holder")
+        world.two.send(ask.Inspect("lock"))
+        freeze_at_reading(world, number)
+        reply = world.two.send(ask_anything)
+        (info,) = reply if isinstance(reply, tuple) else (reply,)
+        assert (info.holder is None) == (not info.remaining), f"frozen at reading {number}: {info}"
+
+
+def freeze_at_reading(world: World, number: int) -> None:
+    """Freeze the second process for a ttl right before its clock is read for the n-th time from now on."""
+    readings = count(1)
+
+    def now_us() -> int:
+        if next(readings) == number:
+            world.pass_ms(TTL_MS)
+        return world.clock.now_us()
+
+    world.two.source.state.now_us = now_us
+
+
 # --- deadlines (H1) ---------------------------------------------------------------------------------------------------
 def test_h1_a_repeated_acquire_counts_from_the_write_whose_reply_was_lost(world: World) -> None:
     world.one.acquire("earlier")
@@ -192,6 +255,27 @@ def test_h1_a_lease_is_over_when_its_date_is_older_than_the_ttl_by_a_margin(worl
     world.pass_ms(2000)
     assert isinstance(world.process().acquire("in time"), ask.Granted)
     assert "holds the lock now" in world.one.renew("claim").lost["claim"]
+
+
+def test_h1_a_thread_that_reads_a_document_hides_no_lease_from_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.one.acquire("claim")
+    holder = decode_lock(world.documents.documents[Key(LOCK, "lock")], "").holder
+    assert holder is not None
+    sightings, found, askers = world.one.source.state.sightings, [], []
+    remember = sightings._remember
+
+    def ask_meanwhile(*arguments: Any) -> None:
+        askers.append(thread := threading.Thread(target=lambda: found.append(sightings.is_own(holder))))
+        thread.start()
+        thread.join(0.1)  # It may have to wait for this thread.
+        remember(*arguments)
+
+    monkeypatch.setattr(sightings, "_remember", ask_meanwhile)
+    world.one.send(ask.Inspect("lock"))
+    askers[0].join()
+    assert found == [True]
 
 
 def test_h1_without_dates_a_lease_is_over_once_it_was_seen_unchanged_for_its_ttl() -> None:
@@ -257,6 +341,33 @@ def test_h4_a_write_in_doubt_that_comes_after_its_release_is_refused(world: Worl
     world.documents.lose(WriteDocument, LATE)
     with pytest.raises(OutcomeUnknownError):
         world.one.acquire("claim")
+    assert world.one.release("claim") is False
+    assert world.documents.deliver() == [False]
+    assert not world.one.send(ask.Inspect("lock")).is_held
+
+
+def fail() -> None:
+    """Stand for a server that cannot be reached."""
+    raise SourceUnavailableError("refused on purpose")
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_h5_a_write_in_doubt_is_not_forgotten_when_the_next_one_was_certainly_not_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """S3 also refuses a write because another one is under way."""
+    world.one.acquire("earlier")
+    world.one.release("earlier")
+    world.documents.lose(WriteDocument, LATE)
+    with pytest.raises(OutcomeUnknownError):
+        world.one.acquire("claim")
+    with monkeypatch.context() as patch:
+        if is_refused:
+            patch.setattr(Documents, "_writedocument", lambda *_: False)
+        else:
+            world.meanwhile(WriteDocument, fail)
+        with pytest.raises(SourceUnavailableError):
+            world.one.acquire("claim")
     assert world.one.release("claim") is False
     assert world.documents.deliver() == [False]
     assert not world.one.send(ask.Inspect("lock")).is_held
@@ -336,9 +447,56 @@ def test_h2_a_store_that_answers_for_some_leases_leaves_the_others_in_doubt(
 ) -> None:
     for name in ("a", "b"):
         world.one.acquire(name, lock=name)
-    monkeypatch.setattr(Documents, "_writeeach", lambda self, request: (self._writedocument(request.writes[0]), None))
-    with pytest.raises(OutcomeUnknownError, match="1 of 2 lease"):
-        world.one.send(ask.Renew((("a", "a"), ("b", "b"))))
+    both = ask.Renew((("a", "a"), ("b", "b")))
+    with monkeypatch.context() as patch:
+        patch.setattr(Documents, "_writeeach", lambda self, request: (self._writedocument(request.writes[0]), SILENT))
+        assert world.one.send(both) == ask.Renewed({"a": TTL_MS}, {}, frozenset({"b"}))
+        patch.setattr(Documents, "_writeeach", lambda *_: (SILENT, SILENT))
+        with pytest.raises(OutcomeUnknownError, match="the source did not answer"):
+            world.one.send(both)
+    assert world.one.send(both) == ask.Renewed({"a": TTL_MS, "b": TTL_MS}, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("", "the document of lock 'b' is not one of fencelock's"),
+        ("{}", "the document of lock 'b' is not one of fencelock's"),
+        ("[]", "the document of lock 'b' is not one of fencelock's"),
+        ('{"schema": 99}', "newer version"),
+    ],
+)
+def test_h2_a_document_that_another_program_has_changed_ends_the_leases_of_no_other_lock(
+    world: World, body: str, problem: str
+) -> None:
+    for name in ("a", "b", "c"):
+        world.one.acquire(name, lock=name)
+    world.documents.documents[Key(LOCK, "b")] = Document(Key(LOCK, "b"), "changed", body)
+    replied = world.one.send(ask.Renew((("a", "a"), ("b", "b"), ("c", "c"))))
+    assert replied == ask.Renewed({"a": TTL_MS, "c": TTL_MS}, {}, frozenset({"b"}))
+    with pytest.raises(OutcomeUnknownError, match=problem):
+        world.one.send(ask.Renew((("b", "b"),)))
+
+
+def test_h2_a_changed_document_costs_no_further_reading(world: World) -> None:
+    names = [f"lock {number}" for number in range(16)]
+    for name in names:
+        world.one.acquire(name, lock=name)
+    world.documents.documents[Key(LOCK, names[5])] = Document(Key(LOCK, names[5]), "changed", "{}")
+    world.documents.performed.clear()
+    replied = world.one.send(ask.Renew(tuple(zip(names, names, strict=True))))
+    assert replied == ask.Renewed(dict.fromkeys([*names[:5], *names[6:]], TTL_MS), {}, frozenset({names[5]}))
+    assert world.kinds().count("ReadDocuments") == 1
+
+
+def test_h2_a_lock_that_others_write_all_the_time_ends_the_leases_of_no_other_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        world.one.acquire(name, lock=name)
+    written = Documents._writedocument
+    monkeypatch.setattr(Documents, "_writedocument", lambda self, one: one.key.name != "b" and written(self, one))
+    assert world.one.send(ask.Renew((("a", "a"), ("b", "b")))) == ask.Renewed({"a": TTL_MS}, {}, frozenset({"b"}))
 
 
 def test_a_renewal_is_decided_again_when_somebody_queues_meanwhile(world: World) -> None:
@@ -348,14 +506,48 @@ def test_a_renewal_is_decided_again_when_somebody_queues_meanwhile(world: World)
     assert world.one.send(ask.Inspect("lock")).waiters == ("holder of waiter",)
 
 
-def test_a_lock_that_others_write_all_the_time_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+PAUSES_S = pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
+"""Until four seconds are over."""
+
+
+@pytest.fixture
+def others_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.one.acquire("holder")
     monkeypatch.setattr(Documents, "_writedocument", lambda *_: False)
+
+
+@pytest.mark.usefixtures("others_write")
+def test_a_lock_that_others_write_all_the_time_is_given_up(world: World, slept_s: list[float]) -> None:
     with pytest.raises(SourceUnavailableError, match="others have changed lock 'lock'"):
         world.two.acquire("waiter", may_wait=True)
+    assert slept_s == PAUSES_S
+
+
+@pytest.mark.usefixtures("others_write")
+def test_a_lease_whose_lock_others_write_all_the_time_is_left_in_doubt(world: World, slept_s: list[float]) -> None:
+    with pytest.raises(OutcomeUnknownError, match="others wrote first"):
+        world.one.renew("holder")
+    assert slept_s == PAUSES_S
 
 
 # --- tokens, purges, restores -----------------------------------------------------------------------------------------
+def test_t7_a_lock_of_a_later_history_than_the_source_that_was_read_is_not_purged(world: World) -> None:
+    """Otherwise the purge would delete a lock that is held, and a second holder would get it at once."""
+    world.one.acquire("earlier")
+    world.one.release("earlier")
+    history_id = world.one.send(ask.ReadSource()).history_id
+
+    def raise_and_take() -> None:
+        world.two.send(ask.RaiseEpoch(history_id, "a test"))
+        assert isinstance(world.two.acquire("holder"), ask.Granted)
+
+    world.meanwhile(ReadLocks, raise_and_take)
+    with pytest.raises(SourceUnavailableError, match="the epoch was raised meanwhile"):
+        world.one.send(ask.Purge())
+    assert world.one.send(ask.Purge()) == 0
+    assert world.one.acquire("other") == ask.Busy()
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_t6_a_grant_that_was_decided_before_a_purge_is_refused_after_it(world: World, is_known: bool) -> None:
     """Otherwise it would be granted under a token below those that were issued and purged since."""
@@ -416,8 +608,8 @@ def test_t7_a_source_that_went_back_an_epoch_is_refused(world: World) -> None:
 
 def test_t7_a_restored_copy_is_refused_until_its_epoch_is_raised(world: World) -> None:
     token = world.one.acquire("claim").token
-    world.documents.place = "place-2"
-    with pytest.raises(SourceError, match="installed in place-1, and this is place-2"):
+    world.documents.location = "location-2"
+    with pytest.raises(SourceError, match="installed in location-1, and this is location-2"):
         world.process().acquire("other", lock="other")
     world.pass_ms(60_000)  # A process that had looked before looks again.
     with pytest.raises(SourceError, match="restored copy"):
@@ -430,12 +622,12 @@ def test_t7_a_restored_copy_is_refused_until_its_epoch_is_raised(world: World) -
     assert world.process().acquire("other", lock="other").token == raised.last_token + 1
 
 
-def test_the_place_is_looked_at_once_a_minute(world: World) -> None:
+def test_the_location_is_looked_at_once_a_minute(world: World) -> None:
     world.one.acquire("claim")
     for _ in range(12):
         world.pass_ms(5000)
         world.one.renew("claim")
-    assert [type(one) for one in world.documents.performed].count(ReadPlace) == 2
+    assert [type(one) for one in world.documents.performed].count(ReadLocation) == 2
 
 
 def test_t7_of_two_operators_one_raises_the_epoch(world: World) -> None:
@@ -473,13 +665,18 @@ def test_install_keeps_what_is_there(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "error"),
-    [("{}", SourceError), ("no JSON", SourceError), ('{"schema": 99}', SchemaError), ("[]", SourceError)],
+    ("body", "problem"),
+    [
+        ("{}", "not one of fencelock's"),
+        ("no JSON", "not one of fencelock's"),
+        ("[]", "not one of fencelock's"),
+        ('{"schema": 99}', "newer version"),
+    ],
 )
-def test_a_document_of_another_program_is_refused(world: World, body: str, error: type[SourceError]) -> None:
+def test_a_document_of_another_program_is_refused(world: World, body: str, problem: str) -> None:
     key = Key(LOCK, "lock")
     world.documents.documents[key] = Document(key, "version", body)
-    with pytest.raises(error, match="newer version" if error is SchemaError else "not one of fencelock's"):
+    with pytest.raises(SourceError, match=problem):
         world.one.acquire("claim")
     assert world.documents.documents[key].version == "version"
 
@@ -513,13 +710,13 @@ def test_g12_a_document_holds_digests_alone(world: World) -> None:
 
 
 def test_a_queue_that_is_full_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_WAITERS", 2)
+    monkeypatch.setattr(grants, "MAX_WAITERS", 2)
     world.one.acquire("holder")
     for number in range(2):
         world.one.acquire(f"waiter {number}", may_wait=True)
     with pytest.raises(SourceError, match="has 2 waiters, the most"):
         world.two.acquire("one more", may_wait=True)
-    monkeypatch.setattr(codec, "MAX_BODY_BYTES", 100)
+    monkeypatch.setattr(grants, "MAX_BODY_BYTES", 100)
     with pytest.raises(SourceError, match="would exceed 100 bytes"):
         world.two.send(ask.Break("other", "claim", "me", "why")) and world.two.acquire("claim", lock="other")
 

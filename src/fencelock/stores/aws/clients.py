@@ -72,21 +72,6 @@ Calls = Generator[Call | Pause | Together, Any, Result]
 """Yields calls, pauses and several runs at a time, is sent the replies, and returns a Result."""
 
 
-class AwsSession:
-    """What connections to one store share. Those of all stores with the same configuration share their clients."""
-
-    def __init__(self, info: AwsConnectionInfo) -> None:
-        self.info = info
-
-    def connect(self, request_timeout_s: float) -> "AwsClient":
-        """Return what sends calls from threads; nothing is opened yet, and nothing has to be closed."""
-        return AwsClient(self.info, request_timeout_s)
-
-    def connect_async(self, request_timeout_s: float) -> "AsyncAwsClient":
-        """Return what sends calls from the running loop; nothing is opened yet, and nothing has to be closed."""
-        return AsyncAwsClient(self.info, request_timeout_s)
-
-
 class _NativeClients:
     """The clients of one process with one configuration: one for each timeout, and one for each loop.
 

@@ -3,7 +3,8 @@
 - `operations.py`: the operations that a store performs, as plain values: all that a store has to write itself.
 - `layout.py`: what the documents of the source and of its locks hold. `sightings.py`: for how long this process has
   seen a lease unchanged. `state.py`: what the connections of one source object share.
-- `codec.py`: acquire, poll and release. `renewal.py`: renew. `admin.py`: install, break, purge, epochs, inspection.
+- `reading.py`: how every request begins: read, decide, decide again, draw a token.
+- `grants.py`: acquire, poll and release. `renewal.py`: renew. `admin.py`: install, break, purge, epochs, inspection.
 - `store.py`: `DocumentSource`, from which a store derives, and its connections.
 
 Why it is safe: a lock has one document, whose version is random and new with every write. The lock's next holder reads

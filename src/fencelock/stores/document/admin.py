@@ -6,12 +6,13 @@ a lock that is taken again goes on above (T6). A new epoch begins above every to
 (T7); of two operators one raises it.
 """
 
+import logging
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from fencelock.model import LockInfo, SourceInfo, draw_claim, one_way
+from fencelock.model import Finding, LockInfo, SourceInfo, draw_claim, one_way
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.document.codec import EXPIRED
+from fencelock.stores.document.grants import EXPIRED
 from fencelock.stores.document.layout import (
     MAX_BREAKS,
     BreakRecord,
@@ -29,16 +30,18 @@ from fencelock.stores.document.operations import (
     Key,
     Operations,
     ReadDocuments,
+    ReadLocation,
     ReadLocks,
-    ReadPlace,
 )
 from fencelock.stores.document.reading import View, decide, draw_token, look, view_locks
 from fencelock.stores.document.state import DocumentState
 from fencelock.stores.errors import unsupported
 from fencelock.stores.source_clock import start_of_new_history
 
+logger = logging.getLogger("fencelock")
 PAGE_LOCKS = 100
 HISTORY_ID_LENGTH = 16
+UNBLOCKING = "do what the message says. The other locks work; `fencelock locks` and `purge` leave this one out"
 
 
 # --- install and epochs -----------------------------------------------------------------------------------------------
@@ -46,8 +49,8 @@ def install(state: DocumentState) -> Operations[None]:
     """Write the source's document if there is none; safe when run concurrently."""
     found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
     if found.documents[0] is None:
-        place: str | None = yield ReadPlace()
-        source = SourceDocument(draw_claim(), 1, draw_claim()[:HISTORY_ID_LENGTH], 0, "", place)
+        location: str | None = yield ReadLocation()
+        source = SourceDocument(draw_claim(), 1, draw_claim()[:HISTORY_ID_LENGTH], 0, "", location)
         yield CreateCounter(source.counter)
         yield write_source(source, None)  # Refused if another process has just written it.
         found = yield ReadDocuments((SOURCE_KEY,))
@@ -81,14 +84,14 @@ def raise_epoch(state: DocumentState, request: ask.RaiseEpoch) -> Operations[Sou
         return None
     # The counter may be lost: then the end of its range is above what it had issued.
     start = start_of_new_history(source.next_start - 1)
-    place: str | None = yield ReadPlace()
+    location: str | None = yield ReadLocation()
     history_id = draw_claim()[:HISTORY_ID_LENGTH]
-    raised = SourceDocument(source.source_id, source.epoch + 1, history_id, start, request.reason, place)
+    raised = SourceDocument(source.source_id, source.epoch + 1, history_id, start, request.reason, location)
     # The counter first: a history without one grants nothing.
     yield CreateCounter(raised.counter)
     if not (yield write_source(raised, version)):
         return None
-    state.place_due_ms = None
+    state.location_due_ms = None
     return SourceInfo(raised.source_id, raised.epoch, raised.history_id, start, start)
 
 
@@ -118,13 +121,12 @@ def _break(request: ask.Break, view: View) -> Operations[ask.Broken | None]:
 
 def purge(state: DocumentState, _: ask.Purge) -> Operations[int]:
     """Delete the documents of the locks that are free and have no waiters, and return how many."""
-    purged, after, is_more = 0, "", True
-    while is_more:
-        views = yield from _read_page(state, after)
-        for view in views:
+    purged, page = 0, FIRST_PAGE
+    while page.is_more:
+        page = yield from _read_page(state, page.last)
+        page.warn()
+        for view in page.views:
             purged += yield from _purge(view)
-        is_more = len(views) == PAGE_LOCKS
-        after = views[-1].name if views else after
     return purged
 
 
@@ -141,13 +143,13 @@ def _purge(view: View) -> Operations[bool]:
 # --- inspection -------------------------------------------------------------------------------------------------------
 def inspect(state: DocumentState, request: ask.Inspect) -> Operations[LockInfo]:
     """Return what the source knows of one lock."""
-    (view,) = yield from look(state, (request.lock,))
+    view = yield from look(state, request.lock)
     return _info(view)
 
 
 def check(state: DocumentState, request: ask.Check) -> Operations[ask.Checked]:
     """Return how long the lease of this proof holds the lock for certain."""
-    (view,) = yield from look(state, (request.lock,))
+    view = yield from look(state, request.lock)
     holder = view.lock.holder
     if holder is None or holder.digest != one_way(request.proof) or request.history_id != view.source.history_id:
         return ask.Checked(0, view.lock.token or None)
@@ -156,20 +158,58 @@ def check(state: DocumentState, request: ask.Check) -> Operations[ask.Checked]:
 
 
 def list_locks(state: DocumentState, request: ask.ListLocks) -> Operations[tuple[LockInfo, ...]]:
-    """Return one page of the locks, in the order of their names."""
-    views = yield from _read_page(state, request.after or "")
-    return tuple(map(_info, views))
+    """Return one page of the locks, in the order of `ReadLocks`. An empty one is the last: what cannot be read is left
+    out, and never makes a page empty.
+    """
+    page = FIRST_PAGE._replace(last=request.after or "")
+    while page.is_more and not page.views:
+        page = yield from _read_page(state, page.last)
+        page.warn()
+    return tuple(map(_info, page.views))
 
 
-def _read_page(state: DocumentState, after: str) -> Operations[list[View]]:
+def examine(state: DocumentState) -> Operations[list[Finding]]:
+    """Report each lock whose document cannot be read."""
+    found, page = list[Finding](), FIRST_PAGE
+    while page.is_more:
+        page = yield from _read_page(state, page.last)
+        found += [Finding("blocked-queue", problem, UNBLOCKING) for problem in page.problems]
+    return found
+
+
+class Page(NamedTuple):
+    """A page of the locks: those that can be read, and of each other one why it cannot be. `last`: the last name."""
+
+    views: list[View]
+    problems: list[str]
+    last: str
+    is_more: bool
+
+    def warn(self) -> None:
+        """Log what is left out."""
+        for problem in self.problems:
+            logger.warning("a lock was left out: %s", problem)
+
+
+FIRST_PAGE = Page([], [], "", is_more=True)
+"""What is before the first page."""
+
+
+def _read_page(state: DocumentState, after: str) -> Operations[Page]:
     since_ms, before = state.now_ms(), state.identity.seen
     found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
     source = decode_source(found.documents[0], state.url)
     state.identity.check(source.state, before)
-    page: FoundDocuments = yield ReadLocks(after, PAGE_LOCKS)
-    documents = [document for document in page.documents if document is not None]
+    read: FoundDocuments = yield ReadLocks(after, PAGE_LOCKS)
+    documents = [document for document in read.documents if document is not None]
     names = [document.key.name for document in documents]
-    return view_locks(state, source, names, documents, since_ms, page.date_ms)
+    views = view_locks(state, source, names, documents, since_ms, read.date_ms)
+    return Page(
+        [view for view in views if isinstance(view, View)],
+        [problem for problem in views if isinstance(problem, str)],
+        names[-1] if names else after,
+        len(names) == PAGE_LOCKS,
+    )
 
 
 def _info(view: View) -> LockInfo:

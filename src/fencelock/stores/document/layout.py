@@ -23,7 +23,7 @@ _SOURCE_MEMBERS = {
     "history_id": str,
     "start": int,
     "reason": str,
-    "place": str | None,
+    "location": str | None,
 }
 _LOCK_MEMBERS = {
     "history_id": str,
@@ -39,8 +39,8 @@ _ENTRY_TYPES = (str, str, int, str, int | None)
 class SourceDocument(NamedTuple):
     """The source's identity. The tokens of its history are `start` plus the numbers of the history's counter.
 
-    `reason`: why the epoch was raised last. `place`: the store's own identity of the place where the source was
-    installed, or where its epoch was raised last.
+    `reason`: why the epoch was raised last. `location`: the store's own identity of the table or bucket where the
+    source was installed, or where its epoch was raised last.
     """
 
     source_id: str
@@ -48,7 +48,7 @@ class SourceDocument(NamedTuple):
     history_id: str
     start: int
     reason: str
-    place: str | None
+    location: str | None
 
     @property
     def counter(self) -> Key:
@@ -151,9 +151,18 @@ def decode_source(document: Document | None, url: str) -> SourceDocument:
     return SourceDocument(**{name: fields[name] for name in _SOURCE_MEMBERS})
 
 
+class LockDocumentError(SourceError):
+    """The document of one lock is not one of this fencelock's: that says nothing of the other locks."""
+
+
 def decode_lock(document: Document, url: str) -> LockDocument:
-    """Return the lock; SourceError if another program has changed its document."""
-    fields = _decode(document, url)
+    """Return the lock; LockDocumentError if another program, or another version, has changed its document."""
+    if document.problem:
+        raise LockDocumentError(document.problem)
+    try:
+        fields = _decode(document, url)
+    except SchemaError as error:
+        raise LockDocumentError(str(error)) from error
     if has_members(fields, _LOCK_MEMBERS):
         try:
             return LockDocument(
@@ -166,7 +175,7 @@ def decode_lock(document: Document, url: str) -> LockDocument:
             )
         except (TypeError, ValueError):
             pass
-    raise SourceError(
+    raise LockDocumentError(
         f"{url}: the document of lock {document.key.name!r} is not one of fencelock's. The lock is not granted: find "
         f"out who wrote there, and then delete the document"
     )

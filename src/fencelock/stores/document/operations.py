@@ -14,13 +14,16 @@ Never: a request repeated by a client library after its first copy may have arri
 from collections.abc import Generator
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
+from fencelock.errors import FencelockError
+from fencelock.stores.pauses import Pause
+
 SOURCE: Final = "source"
 COUNTER: Final = "counter"
 LOCK: Final = "lock"
 MAX_KEYS = 100
 """Documents that one `ReadDocuments` asks for at most."""
-MAX_WRITES = 25
-"""Writes in one `WriteEach` at most."""
+MAX_WRITES = 24
+"""Writes in one `WriteEach` at most: three rounds of eight."""
 MAX_BODY_BYTES = 350_000
 
 
@@ -36,12 +39,14 @@ SOURCE_KEY = Key(SOURCE, SOURCE)
 
 class Document(NamedTuple):
     """A document as it was read. `version` is what `seen` of a write is compared with: the version that was written
-    with the body, or a name of the store's own for exactly this content, such as an ETag.
+    with the body, or a name of the store's own for exactly this content, such as an ETag. `problem`: why the store can
+    read no document there, though there is something: that says nothing of other documents.
     """
 
     key: Key
     version: str
     body: str
+    problem: str = ""
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -56,8 +61,8 @@ class ReadDocuments(NamedTuple):
 
 
 class ReadLocks(NamedTuple):
-    """Read the first `limit` locks whose names sort after `after` ("": all), in the order of the names' code points.
-    Reply: FoundDocuments. Fewer than `limit` mean that there are no more.
+    """Read the first `limit` locks that come after `after` ("": all), in the order of the store's own keys, which is
+    that of the names where it can be. Reply: FoundDocuments. Fewer than `limit` mean that there are no more.
     """
 
     after: str
@@ -77,8 +82,10 @@ class WriteDocument(NamedTuple):
 
 
 class WriteEach(NamedTuple):
-    """Do each of these writes by itself, whatever becomes of the others. Reply: tuple[bool | None, ...], in the same
-    order; None where the outcome is unknown, or the store could not do it now. An error says that of all of them.
+    """Do each of these writes by itself. Reply: tuple[bool | FencelockError, ...], in the same order: an error where
+    the store has refused that write, or could not do it now, or the outcome is unknown. A store that is in doubt, or
+    not available, may stop there, and give its error for the rest; one that has refused a write goes on. An error that
+    is raised says that of all of them.
     """
 
     writes: tuple[WriteDocument, ...]
@@ -106,13 +113,13 @@ class Increment(NamedTuple):
     key: Key
 
 
-class ReadPlace(NamedTuple):
-    """Read the identity that the store itself gives to the place of the documents (a table, a bucket), which no copy
-    has. Reply: str | None; None if the store has none.
+class ReadLocation(NamedTuple):
+    """Read the identity that the store itself gives to the location of the documents (a table, a bucket), which no
+    copy has. Reply: str | None; None if the store has none.
     """
 
 
-Operation = ReadDocuments | ReadLocks | WriteDocument | WriteEach | Delete | CreateCounter | Increment | ReadPlace
+Operation = ReadDocuments | ReadLocks | WriteDocument | WriteEach | Delete | CreateCounter | Increment | ReadLocation
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
@@ -126,15 +133,18 @@ class FoundDocuments(NamedTuple):
     date_ms: int | None = None
 
 
-Reply = FoundDocuments | bool | tuple[bool | None, ...] | int | str | None
+Reply = FoundDocuments | bool | tuple[bool | FencelockError, ...] | int | str | None
 Result = TypeVar("Result")
-Operations = Generator[Operation, Any, Result]
-"""Yields operations, is sent their replies, and returns a Result."""
+Operations = Generator[Operation | Pause, Any, Result]
+"""Yields operations and pauses, is sent their replies, and returns a Result."""
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
 class DocumentClient(Protocol):
-    """Performs operations for one thread at a time; each waits at most the timeout that the client was made with."""
+    """Performs operations for one thread at a time.
+
+    Each request that it sends waits at most the timeout that the client was made with; one operation may send several.
+    """
 
     def perform(self, operation: Operation) -> Reply:
         """Perform one operation, or raise a SourceError."""

@@ -59,7 +59,8 @@ class Sightings:
         self._claims[entry.digest] = beats
 
     def _of(self, entry: Entry, now_ms: int) -> Sighting:
-        return self._claims.get(entry.digest, {}).get(entry.beat, Sighting(now_ms, is_own=False))
+        with self._mutex:  # Another thread may be putting the claim last.
+            return self._claims.get(entry.digest, {}).get(entry.beat, Sighting(now_ms, is_own=False))
 
     def is_own(self, entry: Entry) -> bool:
         """Return whether this process has sent the write that made or extended the entry last."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from fencelock._platform import renew_after_fork
 from fencelock.errors import SourceError
 from fencelock.model import MAX_TOKEN
-from fencelock.stores.document.layout import Entry, SourceDocument
+from fencelock.stores.document.layout import SourceDocument
 from fencelock.stores.document.sightings import Sightings
 from fencelock.stores.ended_claims import EndedClaims
 from fencelock.stores.source_clock import SourceIdentity
 
-PLACE_CHECK_MS = 60_000
-"""How often a process asks the store whether the source is still in the place where it was installed."""
+LOCATION_CHECK_MS = 60_000
+"""How often a process asks the store whether the source is still in the location where it was installed."""
 FIRST_WAIT_MS = 20
 """The first sleep of a waiter between two polls; each is twice as long as the one before, up to the store's limit."""
 _US_PER_MS = 1000
@@ -64,7 +64,7 @@ class DocumentState:
         self.sightings = Sightings()
         self.ended = EndedClaims()
         self.own: dict[str, OwnClaim] = {}
-        self.place_due_ms: int | None = None
+        self.location_due_ms: int | None = None
 
     def now_ms(self) -> int:
         """Return this process's time, rounded down."""
@@ -74,15 +74,6 @@ class DocumentState:
         """Refuse a claim from now on, if this process has asked for it."""
         if self.own.pop(digest, None) is not None:
             self.ended.remember(digest, self.now_us(), reason)
-
-    def is_over(self, digest: str) -> bool:
-        """Return whether one of this process's own claims has ended."""
-        own = self.own.get(digest)
-        return own is None or self.ended.is_over(digest, own.born_us)
-
-    def left_ms(self, entry: Entry, date_ms: int | None) -> int:
-        """Return the most time that the holder of an entry may count on; 0: it is over."""
-        return self.sightings.at_most_ms(entry, self.now_ms(), date_ms)
 
     def check_token(self, source: SourceDocument, count: int, highest_before: int) -> int:
         """Return the token for this number of the history's counter; SourceError if it is not a new one."""
@@ -94,12 +85,12 @@ class DocumentState:
         self.identity.check_token(token, highest_before)
         return token
 
-    def check_place(self, source: SourceDocument, place: str | None) -> None:
-        """Raise SourceError if the documents are in another place than the source: in a copy."""
-        if None not in (source.place, place) and source.place != place:
+    def check_location(self, source: SourceDocument, location: str | None) -> None:
+        """Raise SourceError if the documents are in another location than the source: in a copy."""
+        if None not in (source.location, location) and source.location != location:
             raise SourceError(
-                f"{self.url} holds a copy of a source: it was installed in {source.place}, and this is {place}. A "
-                f"restored copy would issue tokens twice. No lock is granted: stop everything that uses either, then "
+                f"{self.url} holds a copy of a source: it was installed in {source.location}, and this is {location}. "
+                f"A restored copy would issue tokens twice. No lock is granted: stop everything that uses either, then "
                 f"run `fencelock epoch --raise --reason …`"
             )
-        self.place_due_ms = self.now_ms() + PLACE_CHECK_MS
+        self.location_due_ms = self.now_ms() + LOCATION_CHECK_MS

@@ -1,6 +1,6 @@
 """The base of a source in documents, and its connections.
 
-Promise: one request is one run of its operations; what they decide is in `codec.py`, `renewal.py` and `admin.py`. A
+Promise: one request is one run of its operations; what they decide is in `grants.py`, `renewal.py` and `admin.py`. A
 derived store performs the operations and nothing else. Claims are hashed here: what is below knows digests only.
 """
 
@@ -14,19 +14,21 @@ from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.document import admin, codec, renewal
+from fencelock.stores.document import admin, grants, renewal
 from fencelock.stores.document.operations import AsyncDocumentClient, DocumentClient, Operations
 from fencelock.stores.document.state import DocumentState
+from fencelock.stores.errors import refused_finding
 from fencelock.stores.hashed_claims import hash_claims, restore_claims
+from fencelock.stores.pauses import pausing, pausing_async
 from fencelock.stores.wakeup import EventWakeup
 
 INSTALL_S = 10.0
 LONGEST_WAIT_MS = 500
 """The longest sleep of a waiter between two polls."""
 OPERATIONS: dict[type, Callable[[DocumentState, Any], Operations[ask.SourceReply]]] = {
-    ask.Acquire: codec.acquire,
-    ask.Poll: codec.poll,
-    ask.Release: codec.release,
+    ask.Acquire: grants.acquire,
+    ask.Poll: grants.poll,
+    ask.Release: grants.release,
     ask.Renew: renewal.renew,
     ask.ReserveBlock: admin.reserve,
     ask.ReadSource: admin.read_source,
@@ -63,11 +65,11 @@ class DocumentSource(ABC):
         """Return a client for the running loop; it opens nothing."""
 
     @abstractmethod
-    def create_place(self) -> None:
+    def create_location(self) -> None:
         """Create what the documents are kept in, if there is none; safe when run concurrently."""
 
     @abstractmethod
-    def examine_place(self) -> list[Finding]:
+    def examine_location(self) -> list[Finding]:
         """Return what is wrong with the setup of what the documents are kept in."""
 
     # --- the source ---------------------------------------------------------------------------------------------------
@@ -84,8 +86,8 @@ class DocumentSource(ABC):
         return EventWakeup()
 
     def install(self) -> None:
-        """Create the place and the source's documents, if there are none; safe when run concurrently."""
-        self.create_place()
+        """Create the location and the source's documents, if there are none; safe when run concurrently."""
+        self.create_location()
         client = self.open_client(INSTALL_S)
         try:
             run_generator(admin.install(self.state), client.perform)
@@ -94,14 +96,14 @@ class DocumentSource(ABC):
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""
-        connection = self.connect(request_timeout_s=INSTALL_S)
+        client = self.open_client(INSTALL_S)
         try:
-            connection.perform(ask.ListLocks(None))
+            found = run_generator(admin.examine(self.state), pausing(client.perform))
         except FencelockError as error:
-            return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
+            return [refused_finding("source-refused", error)]
         finally:
-            connection.close()
-        return self.examine_place()
+            client.close()
+        return [*found, *self.examine_location()]
 
 
 class DocumentConnection:
@@ -113,7 +115,7 @@ class DocumentConnection:
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
-        return _restored(request, run_generator(_operations(self._state, request), self._client.perform))
+        return _restored(request, run_generator(_operations(self._state, request), pausing(self._client.perform)))
 
     def close(self) -> None:
         """Give back what the client uses; never raises."""
@@ -129,7 +131,8 @@ class AsyncDocumentConnection:
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
-        return _restored(request, await run_generator_async(_operations(self._state, request), self._client.perform))
+        operations = _operations(self._state, request)
+        return _restored(request, await run_generator_async(operations, pausing_async(self._client.perform)))
 
     def close(self) -> None:
         """Give back what the client uses without waiting; never raises."""

@@ -88,6 +88,7 @@ def _write_claim(view: View, lock: LockDocument, entry: Entry, born_us: int) -> 
     """Write the document with this claim's new entry; return None if the claim has ended meanwhile."""
     state, claim = view.state, entry.digest
     own = state.own.setdefault(claim, OwnClaim(born_us))
+    earlier = own.doubt
     # Before the end is looked for. A release remembers the end first, and reads this afterwards: so either the end is
     # seen here, or the release sees that this write may arrive, and replaces the version that it needs.
     own.doubt = view.version
@@ -99,9 +100,11 @@ def _write_claim(view: View, lock: LockDocument, entry: Entry, born_us: int) -> 
         is_written = yield from _write(view, lock)
     except SourceError as error:
         if error.definite:
-            own.doubt = None
+            own.doubt = earlier
         raise
-    own.doubt = None
+    # An earlier write in doubt was to replace this version too, and may arrive as long as nothing has replaced it: a
+    # store also refuses a write because another one is under way.
+    own.doubt = None if is_written else earlier
     own.is_written |= is_written
     return is_written
 
@@ -135,11 +138,11 @@ def _poll(request: ask.Poll, view: View) -> Operations[ask.SourceReply | None]:
 
 def _take_turn(view: View, place: Entry, *, keeps_place: bool) -> Operations[ask.SourceReply | None]:
     """Grant the lock to a claim whose turn it is; else keep its place, or only tell it when to poll again."""
-    if not view.left_ms(place):
+    living = view.living
+    if place not in living:
         view.state.end(place.digest, EXPIRED)
         return ask.ClaimEnded()
-    living = view.living
-    is_head = living[0].digest == place.digest
+    is_head = living[0] == place
     kept = place.extended(view.date_ms)
     if is_head and view.is_free:
         return (yield from _grant(view, kept, living[1:]))
@@ -177,22 +180,25 @@ def _queued(view: View, entry: Entry, *, is_head: bool) -> ask.Queued:
 def release(state: DocumentState, request: ask.Release) -> Operations[ask.SourceReply]:
     """End a claim for good, wherever it is."""
     state.ended.remember(request.claim, state.now_us(), RELEASED)
-    return (yield from decide(state, request.lock, partial(_release, request.claim), creates=False))
+    return (yield from decide(state, request.lock, partial(_release, request.claim, []), creates=False))
 
 
-def _release(claim: str, view: View) -> Operations[ask.SourceReply | None]:
-    state, lock, was_held = view.state, view.lock, False
+def _release(claim: str, found_held: list[bool], view: View) -> Operations[ask.SourceReply | None]:
+    """End the claim. `found_held` is of all rounds: what a round found held may be gone in the next one by this
+    release's own write, if the network has doubled it, and only the second copy's refusal was heard.
+    """
+    state, lock = view.state, view.lock
     own = state.own.get(claim)
     if lock.is_holder(claim):
-        was_held = not view.is_free
+        found_held.append(not view.is_free)
         lock = lock._replace(holder=None, ended=RELEASED)
     elif lock.place_of(claim) is not None:
         lock = lock._replace(queue=tuple(entry for entry in lock.queue if entry.digest != claim))
     elif own is None or own.doubt is None or own.doubt != view.version:
         state.own.pop(claim, None)
-        return ask.Released(was_held=False)
+        return ask.Released(any(found_held))
     # Else a write of this claim may be under way: another version refuses it.
     if not (yield from _write(view, lock)):
         return None
     state.own.pop(claim, None)
-    return ask.Released(was_held)
+    return ask.Released(any(found_held))
