@@ -229,6 +229,15 @@ def test_objects_of_others_stay(scene: Scene) -> None:
     assert b"of somebody else" in scene.values()
 
 
+def test_locks_of_a_source_inside_the_resource_stay(scene: Scene) -> None:
+    """A lock may have any name, also one that looks like an upload's."""
+    where = f"{scene.layout.folder(RESOURCE)}jobs/.fencelock/locks/{1:019}-a"
+    scene.bucket.objects[where] = b"a lock"
+    scene.succeed()
+    scene.collect()
+    assert where in scene.bucket.objects
+
+
 def test_without_a_mark_nothing_is_collected(scene: Scene) -> None:
     scene.write("mine")
     del scene.bucket.objects[scene.layout.manifest(RESOURCE)]

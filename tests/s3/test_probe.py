@@ -70,7 +70,7 @@ def test_a_server_that_lets_writers_wait_is_not_asked_for_long(monkeypatch: pyte
     assert len([call for call in bucket.calls if call.operation == "put_object"]) == RACERS + 1
 
 
-@pytest.mark.parametrize("store", ["guard_store"])
+@pytest.mark.parametrize("store", ["guard_store", "source_store"])
 def test_what_the_doctor_has_found_is_told_although_the_server_then_refuses(store: str) -> None:
     class Broken(FakeBucket):
         def _get_bucket_lifecycle_configuration(self, Bucket: str) -> Any:  # noqa: N803

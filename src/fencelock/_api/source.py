@@ -242,7 +242,7 @@ class Source(BaseSource):
         """Return the keys with which the source signs, and the ids of those that running leases were signed with.
 
         Only the owner of the source's schema may read them. UnsupportedError where clients reach the store itself
-        (SQLite, etcd, ZooKeeper, DynamoDB), since they could sign what they like.
+        (SQLite, etcd, ZooKeeper, DynamoDB, S3), since they could sign what they like.
         """
         return self._driver.run(ask_source(ReadKeys()))
 

@@ -34,7 +34,7 @@ GUARD_REFUSED = "guard-refused"
 _FORGER = "who made a sequencer of this source: any program that may write there could, signature or not"
 _RESTORED = "a source that was restored, or whose servers' data were copied, or that runs twice now"
 UNSEEN_OF_SOURCE = {
-    "aws": (
+    "dynamodb": (
         "a table whose items were written back from a copy, with the counter below a token that was issued",
         _FORGER,
     ),
@@ -44,6 +44,7 @@ UNSEEN_OF_SOURCE = {
         "a source whose server's folder was copied while the server was stopped, and is older or runs twice now",
         "a source after `pg_resetwal`, or on a virtual machine that was resumed from a snapshot with its memory",
     ),
+    "s3": ("a source whose objects were restored, or copied and used a second time", _FORGER),
     "sqlite": (
         "a backup that was copied over the source's file in place while it held the same tokens or more",
         _FORGER,
@@ -231,7 +232,8 @@ def _unseen_of(store: GuardStore) -> Iterator[str]:
 
 def _system(url: str) -> str:
     scheme = url.partition("://")[0].lower()
-    return EXTRAS.get(scheme, scheme)
+    extra = EXTRAS.get(scheme, scheme)
+    return scheme if extra == "aws" else extra
 
 
 def _findings_as_text(findings: list[fencelock.Finding], unseen: list[str]) -> str:

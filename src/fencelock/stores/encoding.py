@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 RESERVED = ".fencelock"
-"""The part of a prefix or folder that belongs to the guard: no escaped name begins with a dot."""
+"""The part of a prefix or folder that belongs to fencelock: no escaped name begins with a dot."""
 MAX_REMEMBERED = 4096
 """Names whose parts are cached, because each request escapes its lock's name several times."""
 MAX_SHOWN_CHARACTERS = 512

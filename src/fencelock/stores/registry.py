@@ -33,6 +33,7 @@ SOURCES = {
     "mysql": "fencelock.stores.mysql.source.store:MySQLSource",
     "postgres": "fencelock.stores.postgres.source.store:PostgresSource",
     "postgresql": "fencelock.stores.postgres.source.store:PostgresSource",
+    "s3": "fencelock.stores.s3.source.store:S3Source",
     "sqlite": "fencelock.stores.sqlite.source.store:SQLiteSource",
     "zookeeper": "fencelock.stores.zookeeper.source.store:ZooKeeperSource",
 }
