@@ -103,7 +103,7 @@ def test_t1_a_server_that_does_not_flush_commits_issues_a_token_again(
     server.rows("flush engine logs")
     server.rows("set global innodb_flush_log_at_trx_commit = 0")
     with fencelock.connect(server.url(database="shop")) as source:
-        assert "not-flushed" in {finding.code for finding in source.examine()}
+        assert "unflushed" in {finding.code for finding in source.examine()}
 
     def is_told_again() -> bool:
         _grant(server, told, 30)

@@ -184,8 +184,8 @@ def test_an_installation_is_refused_where_a_table_is_not_of_fencelock(database: 
 @pytest.mark.parametrize(
     ("setting", "code"),
     [
-        ("innodb_flush_log_at_trx_commit = 0", "not-flushed"),
-        ("innodb_flush_log_at_trx_commit = 2", "not-flushed"),
+        ("innodb_flush_log_at_trx_commit = 0", "unflushed"),
+        ("innodb_flush_log_at_trx_commit = 2", "unflushed"),
         ("read_only = on", "standby"),
     ],
 )
@@ -208,7 +208,7 @@ def test_doctor_names_what_a_server_was_started_with(mysql_fleet: MariaDBFleet) 
         MySQLSource(server.url()).install()
         with fencelock.connect(server.url()) as source:
             found = {finding.code for finding in source.examine()}
-        assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
+        assert found == {"unflushed", "torn-pages", "frozen-clock", "too-many-rights"}
         server.rows("create database shop")
         server.rows("create table shop.report (id int primary key)")
         url = server.url(database="shop")

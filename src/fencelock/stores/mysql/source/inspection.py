@@ -67,13 +67,13 @@ def _durability(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     if (flush := settings.get("innodb_flush_log_at_trx_commit")) != "1":
         what = "a crash of the server or a power cut" if flush == "0" else "a power cut"
         yield Finding(
-            "not-flushed",
+            "unflushed",
             f"{url} runs with innodb_flush_log_at_trx_commit = {flush}: after {what} a token may be issued twice",
             f"SET GLOBAL innodb_flush_log_at_trx_commit = 1; {again}",
         )
     if settings.get("log_bin") in _ON and settings.get("sync_binlog") != "1":
         yield Finding(
-            "not-flushed",
+            "unflushed",
             f"{url} writes a binary log with sync_binlog = {settings.get('sync_binlog')}: after a power cut the server "
             f"rolls back what the log lacks, and a token may be issued twice",
             f"SET GLOBAL sync_binlog = 1; {again}",

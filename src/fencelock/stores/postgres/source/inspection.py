@@ -47,7 +47,7 @@ def _findings(url: str, found: Examined, is_behind_pooler: bool) -> Iterator[Fin
         yield standby(url, "a standby")
     if not (found.is_flushing and found.writes_full_pages):
         yield Finding(
-            "not-flushed",
+            "unflushed",
             f"{url} runs with fsync or full_page_writes off: after a power cut a token may be issued twice",
             "set both on, restart the server, and run `fencelock epoch --raise --reason …`",
         )
