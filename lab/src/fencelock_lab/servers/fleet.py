@@ -105,18 +105,49 @@ class Fleet(Generic[AnyServer]):
         if name not in self._shared:
             state = self.folder / f"shared-{self.kind}{name}.json"
             with _locked(state.with_suffix(".lock")):
-                self._shared[name] = _found(json.loads(state.read_text()), find) if state.exists() else make()
-                if not state.exists():
-                    self._shared[name].start()
-                    state.write_text(json.dumps([server.as_json() for server in self._shared[name].servers]))
+                self._shared[name] = _found(state, find) if state.exists() else _started(make(), state)
         assert self._shared[name].is_running(), "a user of the shared servers has ended one of them"
         return self._shared[name]
 
 
-def _found(states: list[dict[str, Any]], find: Callable[[list[Path]], Cluster[AnyServer]]) -> Cluster[AnyServer]:
-    cluster = find([Path(state["folder"]) for state in states])
-    for server, state in zip(cluster.servers, states, strict=True):
-        server.attach(state)
+class LoneServerFleet(Fleet[AnyServer]):
+    """Makes servers that belong to no cluster, and shares one."""
+
+    server: type[AnyServer]
+
+    def new_server(self) -> AnyServer:
+        """Return a server, not started yet."""
+        return self.own(self.server(self.new_folder("server")))
+
+    def shared(self) -> AnyServer:
+        """Return the running server that all users of the folder share, each with names of its own in it."""
+        (server,) = self.shared_cluster("", self._make, self._find).servers
+        return server
+
+    def _make(self) -> Cluster[AnyServer]:
+        return Cluster([self.server(self.new_folder("server"))])
+
+    def _find(self, folders: list[Path]) -> Cluster[AnyServer]:
+        return Cluster([self.server(folder) for folder in folders])
+
+
+def _found(state: Path, find: Callable[[list[Path]], Cluster[AnyServer]]) -> Cluster[AnyServer]:
+    """Return objects for the running servers that another process has started."""
+    states: list[dict[str, Any]] = json.loads(state.read_text())
+    cluster = find([Path(one["folder"]) for one in states])
+    for server, one in zip(cluster.servers, states, strict=True):
+        server.attach(one)
+    return cluster
+
+
+def _started(cluster: Cluster[AnyServer], state: Path) -> Cluster[AnyServer]:
+    """Start new servers and let other processes know them. Servers of which one does not start are all ended."""
+    try:
+        cluster.start()
+        state.write_text(json.dumps([server.as_json() for server in cluster.servers]))
+    except BaseException:
+        cluster.close()
+        raise
     return cluster
 
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
-from fencelock_lab.servers.cluster import Cluster
-from fencelock_lab.servers.fleet import Fleet
+from fencelock_lab.servers.fleet import LoneServerFleet
 from fencelock_lab.servers.programs import MINISTACK, Wrap, need
 from fencelock_lab.servers.server import HOST, Server
 
@@ -76,22 +75,8 @@ class MinistackServer(Server):
         return f"s3://{location}?{urlencode({'endpoint': self.endpoint}, safe=':/')}"
 
 
-class MinistackFleet(Fleet[MinistackServer]):
+class MinistackFleet(LoneServerFleet[MinistackServer]):
     """Makes servers, and shares one."""
 
     kind = "ministack"
-
-    def new_server(self) -> MinistackServer:
-        """Return a server, not started yet."""
-        return self.own(MinistackServer(self.new_folder("server")))
-
-    def shared(self) -> MinistackServer:
-        """Return the running server that all users of the folder share, each with tables and buckets of its own."""
-        (server,) = self.shared_cluster("", self._make, self._find).servers
-        return server
-
-    def _make(self) -> Cluster[MinistackServer]:
-        return Cluster([MinistackServer(self.new_folder("server"))])
-
-    def _find(self, folders: list[Path]) -> Cluster[MinistackServer]:
-        return Cluster([MinistackServer(folder) for folder in folders])
+    server = MinistackServer

@@ -5,10 +5,8 @@ Never: a source of tokens; fencelock refuses NATS as one. Tests and documents se
 
 import socket
 from contextlib import suppress
-from pathlib import Path
 
-from fencelock_lab.servers.cluster import Cluster
-from fencelock_lab.servers.fleet import Fleet
+from fencelock_lab.servers.fleet import LoneServerFleet
 from fencelock_lab.servers.programs import NATS, need
 from fencelock_lab.servers.server import Server
 
@@ -34,22 +32,8 @@ class NatsServer(Server):
         return f"nats://{self.address}"
 
 
-class NatsFleet(Fleet[NatsServer]):
+class NatsFleet(LoneServerFleet[NatsServer]):
     """Makes NATS servers, and shares one."""
 
     kind = "nats"
-
-    def new_server(self) -> NatsServer:
-        """Return a server, not started yet."""
-        return self.own(NatsServer(self.new_folder("server")))
-
-    def shared(self) -> NatsServer:
-        """Return the running server that all users of the folder share, each with streams of its own."""
-        (server,) = self.shared_cluster("", self._make, self._find).servers
-        return server
-
-    def _make(self) -> Cluster[NatsServer]:
-        return Cluster([NatsServer(self.new_folder("server"))])
-
-    def _find(self, folders: list[Path]) -> Cluster[NatsServer]:
-        return Cluster([NatsServer(folder) for folder in folders])
+    server = NatsServer

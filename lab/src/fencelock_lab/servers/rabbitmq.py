@@ -6,7 +6,7 @@ Erlang's port mapper, which would otherwise stay behind as a daemon, is a proces
 import socket
 from contextlib import suppress
 
-from fencelock_lab.servers.fleet import Fleet
+from fencelock_lab.servers.fleet import LoneServerFleet
 from fencelock_lab.servers.programs import EPMD, RABBITMQ, need
 from fencelock_lab.servers.server import Server
 
@@ -51,11 +51,8 @@ class RabbitServer(Server):
         return f"amqp://guest:guest@{self.address}/%2F"
 
 
-class RabbitFleet(Fleet[RabbitServer]):
+class RabbitFleet(LoneServerFleet[RabbitServer]):
     """Makes RabbitMQ servers."""
 
     kind = "rabbitmq"
-
-    def new_server(self) -> RabbitServer:
-        """Return a server, not started yet."""
-        return self.own(RabbitServer(self.new_folder("server")))
+    server = RabbitServer

@@ -6,7 +6,7 @@ Never: a server whose conditions anybody may rely on.
 import socket
 from contextlib import suppress
 
-from fencelock_lab.servers.fleet import Fleet
+from fencelock_lab.servers.fleet import LoneServerFleet
 from fencelock_lab.servers.programs import RCLONE, need
 from fencelock_lab.servers.seaweedfs import BUCKET
 from fencelock_lab.servers.server import Server
@@ -41,11 +41,8 @@ class RcloneServer(Server):
         return f"http://{self.address}"
 
 
-class RcloneFleet(Fleet[RcloneServer]):
+class RcloneFleet(LoneServerFleet[RcloneServer]):
     """Makes rclone servers."""
 
     kind = "rclone"
-
-    def new_server(self) -> RcloneServer:
-        """Return a server, not started yet."""
-        return self.own(RcloneServer(self.new_folder("server")))
+    server = RcloneServer

@@ -8,8 +8,7 @@ import http.client
 from contextlib import suppress
 from pathlib import Path
 
-from fencelock_lab.servers.cluster import Cluster
-from fencelock_lab.servers.fleet import Fleet
+from fencelock_lab.servers.fleet import LoneServerFleet
 from fencelock_lab.servers.programs import WEED, Wrap, as_runner, need
 from fencelock_lab.servers.server import HOST, Server
 
@@ -79,22 +78,8 @@ class SeaweedServer(Server):
         return f"http://{self.address}"
 
 
-class SeaweedFleet(Fleet[SeaweedServer]):
+class SeaweedFleet(LoneServerFleet[SeaweedServer]):
     """Makes SeaweedFS servers, and shares one."""
 
     kind = "seaweedfs"
-
-    def new_server(self) -> SeaweedServer:
-        """Return a server, not started yet."""
-        return self.own(SeaweedServer(self.new_folder("server")))
-
-    def shared(self) -> SeaweedServer:
-        """Return the running server that all users of the folder share, each with a prefix of its own."""
-        (server,) = self.shared_cluster("", self._make, self._find).servers
-        return server
-
-    def _make(self) -> Cluster[SeaweedServer]:
-        return Cluster([SeaweedServer(self.new_folder("server"))])
-
-    def _find(self, folders: list[Path]) -> Cluster[SeaweedServer]:
-        return Cluster([SeaweedServer(folder) for folder in folders])
+    server = SeaweedServer
