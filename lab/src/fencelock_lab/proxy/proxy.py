@@ -15,19 +15,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 from fencelock_lab.proxy.connection import ProxiedConnection
 from fencelock_lab.proxy.framing import Frame, Framing
 from fencelock_lab.proxy.request import DEADLINE_S, FaultKind, Request, RequestFault
 from fencelock_lab.proxy.urls import HOST, through
+from fencelock_lab.proxy.weather import Direction, Weather
 
 REMEMBERED_REQUESTS = 10_000
 _RETRY_S, _QUIET_S = 0.02, 0.05
 _ROUNDS_TO_BEGIN = 10
 """Rounds of the loop after which a connection that was just accepted has begun, and can be ended."""
 
-Direction = Literal["requests", "replies"]
 Result = TypeVar("Result")
 
 
@@ -49,19 +49,14 @@ class Proxy:
         """How many bytes are passed on at a time; None: as many as came."""
         self.sent: Counter[str] = Counter()
         """How many messages of each name clients have sent."""
-        self.lost_bytes = 0
-        self._losing: Direction | None = None
-        self._to_drop: set[Direction] = set()
+        self._weather = Weather()
         self._counts: Counter[str] = Counter()
         self._begun = 0
         self._faults: dict[int, RequestFault] = {}
         self._requests: deque[Request] = deque(maxlen=REMEMBERED_REQUESTS)
         self._connections: dict[asyncio.Task[None], ProxiedConnection] = {}
         self._listener: socket.socket | None = None
-        self._is_held: Callable[[Framing], bool] | None = None
-        self._held_until_s = self._delayed_until_s = self._delay_s = 0.0
         self._loop = asyncio.new_event_loop()
-        self._changed = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -138,11 +133,16 @@ class Proxy:
     # --- faults of connections ----------------------------------------------------------------------------------------
     def drop_next(self, direction: Direction) -> None:
         """Lose the next bytes that come in this direction on any connection, and reset that connection."""
-        self._to_drop.add(direction)
+        self._call(lambda: self._weather.drop_next(direction))
 
     def lose(self, direction: Direction) -> None:
         """Lose all that passes in this direction from now on, until the connections are cut."""
-        self._losing, self.lost_bytes = direction, 0
+        self._call(lambda: self._weather.lose(direction))
+
+    @property
+    def lost_bytes(self) -> int:
+        """How many bytes were lost since `lose`."""
+        return self._weather.lost_bytes
 
     def is_quiet(self) -> bool:
         """Return whether something was lost and nothing more came for a moment: the sender has sent all it will."""
@@ -152,7 +152,6 @@ class Proxy:
 
     def cut(self) -> None:
         """Reset every connection; new ones lose nothing."""
-        self._losing = None
         self._call(self._reset_all)
 
     def refuse(self) -> None:
@@ -172,21 +171,19 @@ class Proxy:
 
     def freeze(self, is_held: Callable[[Framing], bool] = lambda _: True) -> None:
         """Pass nothing on in either direction, of the connections that `is_held` chooses. New ones are accepted."""
-        self._is_held = is_held
+        self._call(lambda: self._weather.freeze(is_held))
 
     def thaw(self) -> None:
         """Pass on what was held, and all that comes."""
-        self._is_held, self._held_until_s = None, 0.0
-        self._call(self._notify)
+        self._call(self._weather.thaw)
 
     def partition(self, seconds: float) -> None:
         """Let nothing through for so long."""
-        self._held_until_s = time.monotonic() + seconds
+        self._call(lambda: self._weather.partition(seconds))
 
     def delay(self, seconds: float) -> None:
         """Hold each piece up by a tenth of this time, for all of it."""
-        self._delay_s = seconds / 10
-        self._delayed_until_s = time.monotonic() + seconds
+        self._call(lambda: self._weather.delay(seconds))
 
     def _call(self, function: Callable[[], Result]) -> Result:
         """Run `function` in the proxy's thread."""
@@ -197,11 +194,8 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(DEADLINE_S)
 
     # --- the proxy's thread -------------------------------------------------------------------------------------------
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
     def _reset_all(self) -> None:
+        self._weather.lose(None)
         for connection in self._connections.values():
             connection.reset()
 
@@ -236,7 +230,7 @@ class Proxy:
     async def _pass_until_end(self, connection: ProxiedConnection) -> None:
         framing = connection.framing
         first = await framing.opening(*connection.client)
-        await self._wait(framing)
+        await self._weather.wait(framing)
         await connection.open_server(self._server, self._connect_timeout_s, _RETRY_S)
         self._counts["connections"] += 1
         try:
@@ -254,16 +248,6 @@ class Proxy:
                 if request.fault is not None and request.fault.kind == "drop reply":
                     request.fault.strike()
 
-    async def _wait(self, framing: Framing) -> None:
-        """Wait as long as the network is slow, cut or frozen."""
-        if self._delayed_until_s > time.monotonic():
-            await asyncio.sleep(self._delay_s)
-        while (left_s := self._held_until_s - time.monotonic()) > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left_s)
-        while self._is_held is not None and self._is_held(framing):
-            await self._changed.wait()
-
     async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         size = self.piece_bytes or len(data)
         for begin in range(0, len(data), size):
@@ -272,29 +256,23 @@ class Proxy:
 
     def _is_dropped(self, direction: Direction, connection: ProxiedConnection) -> bool:
         """Reset the connection if the next bytes in this direction are to be lost, and return whether they are."""
-        is_dropped = direction in self._to_drop
+        is_dropped = self._weather.takes_along(direction)
         if is_dropped:
-            self._to_drop.discard(direction)
             connection.reset()
         return is_dropped
-
-    def _is_lost(self, direction: Direction, frame: Frame) -> bool:
-        is_lost = self._losing == direction
-        self.lost_bytes += len(frame.data) if is_lost else 0
-        return is_lost
 
     async def _pass_requests(self, connection: ProxiedConnection) -> None:
         reader, writer = connection.client[0], connection.server[1]
         while True:
             frame = await connection.framing.request(reader)
-            await self._wait(connection.framing)
+            await self._weather.wait(connection.framing)
             if self._is_dropped("requests", connection):
                 return
             if frame.name:
                 self.sent[frame.name] += 1
             if frame.is_part and not await self._note_request(connection, frame):
                 return
-            if not self._is_lost("requests", frame):
+            if not self._weather.is_lost("requests", frame):
                 await self._send(writer, frame.data)
 
     async def _note_request(self, connection: ProxiedConnection, frame: Frame) -> bool:
@@ -332,14 +310,14 @@ class Proxy:
         reader, writer = connection.server[0], connection.client[1]
         while True:
             frame = await connection.framing.reply(reader)
-            await self._wait(connection.framing)
+            await self._weather.wait(connection.framing)
             if self._is_dropped("replies", connection):
                 return
             fault = connection.unanswered[0].fault if connection.unanswered and frame.is_part else None
             if fault is not None and fault.kind == "hold reply" and not fault.has_happened:
                 await fault.hold()
             is_dropped = fault is not None and fault.kind == "drop reply"
-            if not is_dropped and not self._is_lost("replies", frame):
+            if not is_dropped and not self._weather.is_lost("replies", frame):
                 await self._send(writer, frame.data)
             if frame.is_last and connection.unanswered and connection.unanswered.popleft().number:
                 self._counts["round trips"] += 1

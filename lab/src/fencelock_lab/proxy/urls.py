@@ -17,6 +17,8 @@ _PORTS = {
     "redis": 6379,
     "zookeeper": 2181,
 }
+ENDPOINTS = frozenset({"dynamodb", "s3"})
+"""Systems of AWS: a URL names the server in its parameter `endpoint`, or leaves it to AWS, whose names are checked."""
 CLUSTERS = frozenset({"etcd", "zookeeper"})
 """Systems of several servers, any of which a client may ask."""
 _NAMED = {"etcd": {"tls", "ca", "cert", "key"}, "zookeeper": {"tls", "ca", "cert", "key", "sasl"}}
@@ -30,6 +32,8 @@ def addresses_of(url: str | None) -> list[tuple[str, int]]:
     """
     parts = urlsplit(url or "")
     scheme = parts.scheme.lower()
+    if scheme in ENDPOINTS:
+        return addresses_of(_endpoint(parts))
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if scheme not in _PORTS or not all(hosts) or (len(hosts) > 1 and scheme not in CLUSTERS):
         return []
@@ -42,6 +46,9 @@ def addresses_of(url: str | None) -> list[tuple[str, int]]:
 def through(url: str, ports: Sequence[int]) -> str:
     """Return the URL with a proxy in the place of each server, which listens on the port of its number."""
     parts = urlsplit(url)
+    if parts.scheme.lower() in ENDPOINTS:
+        params = dict(parse_qsl(parts.query)) | {"endpoint": through(_endpoint(parts), ports)}
+        return parts._replace(query=urlencode(params, safe=":/")).geturl()
     user, at, _ = parts.netloc.rpartition("@")
     host, query = HOST, parts.query
     if parts.scheme.lower() in {"postgres", "postgresql"} and parts.hostname != HOST:
@@ -49,6 +56,10 @@ def through(url: str, ports: Sequence[int]) -> str:
         host, query = _by_address(parts)
     hosts = ",".join(f"{host}:{port}" for port in ports)
     return parts._replace(netloc=f"{user}{at}{hosts}", query=query).geturl()
+
+
+def _endpoint(parts: SplitResult) -> str:
+    return dict(parse_qsl(parts.query)).get("endpoint", "")
 
 
 def _by_address(parts: SplitResult) -> tuple[str, str]:
