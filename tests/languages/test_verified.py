@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock_lab.campaigns.command import _source_part
+from fencelock_lab.campaigns.preparation import source_part_of
 from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.process]
 @pytest.mark.parametrize("language", ["node", "java", "go"])
 def test_fencelock_verify_finds_no_fault(language: str, program: Program, tmp_path: Path, database: Database) -> None:
     """The report is the text of the campaign's one resource, under that one's name."""
-    settings = CampaignSettings(program.url, guard="", run="", of=_source_part(program.url), locks=1)
+    of = source_part_of(program.url)
+    settings = CampaignSettings(program.url, guard=database.url(), run="", of=of, locks=1)
     (resource,) = settings.resources(0)
     build(language, tmp_path, {'"reports"': f'"{resource}"', '"/report"': f'"/{resource}"'})
     make_report(database, fencelock.guard(database.url(), resource=resource, lock=settings.lock(0)))

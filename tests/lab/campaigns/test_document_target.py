@@ -117,4 +117,5 @@ def test_keys_of_redis_are_documents(redis: RedisCorner, tmp_path: Path) -> None
 
 
 def test_items_of_dynamodb_are_documents(corner: DynamoCorner, tmp_path: Path) -> None:
+    fencelock.guard(corner.url(), resource="any", lock="any").install()
     check_all(corner.url(), tmp_path)

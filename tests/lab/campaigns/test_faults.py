@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from fencelock_lab.campaigns.faults import ACQUIRED, BETWEEN, LEAVING, WRITTEN, Fault, fault_of
-from fencelock_lab.campaigns.history import FREEZE, KILL, RESTORE, STRAY
+from fencelock_lab.campaigns.history import DROP, FREEZE, KILL, PARTITION, RESTORE, STRAY
 from fencelock_lab.campaigns.settings import CONTROL_FAULTS, CampaignSettings, usual_ttl
 
 SETTINGS = CampaignSettings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
 
 
-def draws(settings: CampaignSettings) -> list[object]:
+def draws(settings: CampaignSettings) -> list[Fault]:
     return [fault_of(settings, worker, tenure) for worker in range(4) for tenure in range(2000)]
 
 
@@ -49,6 +49,20 @@ def test_the_first_tenures_at_a_service_are_stopped_in_the_middle_of_a_request()
     assert first[-settings.locks :] == [Fault(KILL, WRITTEN)] * settings.locks
     points = Counter(fault.point for fault in draws(settings) if fault.kind == FREEZE)
     assert points[WRITTEN] > 0.2 * points.total()
+
+
+@pytest.mark.parametrize(
+    ("source", "guard", "sides"),
+    [
+        ("sqlite:///locks.db", "redis://127.0.0.1/0/app", {"guard"}),
+        ("postgresql://127.0.0.1/app", "file:///srv/data", {"source"}),
+        ("postgresql://127.0.0.1/app", "s3://bucket/app?endpoint=http://127.0.0.1", {"source", "guard"}),
+    ],
+)
+def test_the_network_is_disturbed_where_there_is_one(source: str, guard: str, sides: set[str]) -> None:
+    settings = replace(SETTINGS, source=source, guard=guard, faults=(PARTITION, DROP))
+    disturbed = [fault for fault in draws(settings) if fault.kind in {PARTITION, DROP}]
+    assert {fault.side for fault in disturbed} == sides
 
 
 def test_most_freezes_last_past_the_ttl() -> None:

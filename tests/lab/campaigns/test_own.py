@@ -5,11 +5,13 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from fencelock_lab.campaigns.command import OWN
+from fencelock_lab.campaigns.controls import DOCUMENT_CONTROLS
 from fencelock_lab.campaigns.settings import USUAL_TTL_S
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from fencelock_lab.servers import programs
@@ -29,6 +31,9 @@ NEEDS = {
     "etcd": ("/usr/bin/etcd", "/usr/bin/etcdctl"),
     "etcd3": ("/usr/bin/etcd", "/usr/bin/etcdctl"),
     "zookeeper3": (programs.JAVA, programs.ZOOKEEPER),
+    "redis": (programs.REDIS,),
+    "s3": (),
+    "dynamodb": (),
 }
 SHORT = {
     "postgres": ("--ttl", "0.3", "--duration", "4", "--faults", "freeze,server-kill,server-restore"),
@@ -36,6 +41,9 @@ SHORT = {
     "etcd": ("--duration", "5", "--faults", "freeze,server-kill,server-restore"),
     "etcd3": ("--duration", "5", "--faults", "freeze,server-isolate,server-restart"),
     "zookeeper3": ("--ttl", "1", "--duration", "5", "--faults", "freeze,server-isolate"),
+    "redis": ("--ttl", "0.3", "--duration", "4", "--faults", "freeze,drop,server-kill,server-restart"),
+    "s3": ("--duration", "8", "--faults", "freeze,drop,server-kill,server-restart"),
+    "dynamodb": ("--duration", "20", "--faults", "freeze,drop,server-freeze,server-restart"),
 }
 """For each kind a few of its faults, so that all of them come within seconds."""
 
@@ -57,12 +65,18 @@ def is_clean(place: Path) -> bool:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("control", ["seal-one", "unfenced"])
-@pytest.mark.parametrize("kind", ["postgres", "mariadb", "etcd", "zookeeper3"])
+@pytest.mark.parametrize(
+    ("kind", "control"),
+    [
+        *product(("postgres", "mariadb", "etcd", "zookeeper3", "redis"), ("seal-one", "unfenced")),
+        *((kind, control) for kind in ("redis", "s3", "dynamodb") for control in DOCUMENT_CONTROLS[kind]),
+    ],
+)
 def test_a_broken_rule_is_found_at_every_store(program: Program, place: Path, kind: str, control: str) -> None:
     need_all(kind)
     history = str(program.folder / "history.jsonl")
-    code, verdict = attack(program, "--own", kind, "--control", control, "--history", history, "--duration", "6")
+    seconds = str(3 * max(2.0, SETUPS[kind].ttl))
+    code, verdict = attack(program, "--own", kind, "--control", control, "--history", history, "--duration", seconds)
     assert code == VIOLATION, verdict
     assert {one["rule"] for one in verdict["violations"]} & TELLING[control]
     assert is_clean(place)
@@ -167,6 +181,7 @@ def test_a_dry_run_starts_nothing(program: Program, place: Path, kind: str) -> N
     [
         (("--own", "postgres", "--source", "sqlite:///locks.db"), "--own starts the source itself"),
         (("--own", "oracle"), "'oracle' is not one of"),
+        (("--own", "s3", "--control", "seal-one"), "not one of the controls that work with --own s3"),
         (("--own", "etcd", "--ttl", "0.5"), "etcd grants no shorter lease"),
         (("--own", "etcd", "--dry-run", "--faults", "server-isolate"), "'server-isolate' is not a fault that can hit"),
         (("--guard", "sqlite:///app.db", "--dry-run", "--faults", "server-kill"), "'server-kill' is not a fault that"),

@@ -9,21 +9,16 @@ import pytest
 
 from fencelock_lab.campaigns.report import story
 from fencelock_lab.campaigns.schedules import (
-    DYNAMODB,
     FILE,
     FILES,
     HTTP,
     OWN,
-    REDIS,
-    S3,
     SCHEDULES,
     CampaignSchedule,
     run_schedule,
 )
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
-from fencelock_lab.servers import programs
 from tests.lab.campaigns.test_own import need_all
-from tests.support.programs import need
 
 MAX_RUNS = 3
 PROVEN = [name for name, schedule in SCHEDULES.items() if schedule.group != OWN]
@@ -47,9 +42,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_promise_is_kept(name: str, folder: Path, tmp_path: Path) -> None:
     """On a loaded machine little happens in one run: what has happened is judged, and it runs again."""
     schedule = SCHEDULES[name]
-    if schedule.guard == REDIS:
-        need(programs.REDIS)
-    for setup in {schedule.setup, schedule.guard} - {None, DYNAMODB, FILE, FILES, HTTP, REDIS, S3}:
+    for setup in {schedule.setup, schedule.guard} - {None, FILE, FILES, HTTP}:
         need_all(str(setup))
     left: list[str] = []
     for _ in range(MAX_RUNS):

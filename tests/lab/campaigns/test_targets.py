@@ -13,6 +13,8 @@ import fencelock
 from fencelock_lab.campaigns.dialects import Dialect
 from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
+from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
+from tests.sql.postgres.fix_postgres import Database, only
 
 SETTINGS = CampaignSettings(source=None, guard="", run="run", of="source")
 NUMBER = 1
@@ -76,3 +78,25 @@ def test_what_was_made_in_part_is_taken_away(place: TableTarget, monkeypatch: py
     assert place.is_there(place.resources[0])
     assert place.remove() == []
     assert not place.is_there(place.resources[0])
+
+
+def check_that_a_stray_is_refused(url: str) -> None:
+    place = TableTarget(replace(SETTINGS, guard=url), NUMBER)
+    place.create()
+    for resource in place.resources:
+        with pytest.raises(fencelock.UnfencedWriteError):
+            place.write_unfenced(resource)
+    assert place.remove() == []
+
+
+def test_sqlite_refuses_a_write_without_a_token(place: TableTarget) -> None:
+    check_that_a_stray_is_refused(place.url)
+
+
+@only("18")
+def test_postgres_refuses_a_write_without_a_token(database: Database) -> None:
+    check_that_a_stray_is_refused(database.url())
+
+
+def test_mariadb_refuses_a_write_without_a_token(mysql_database: MySQLDatabase) -> None:
+    check_that_a_stray_is_refused(mysql_database.url())

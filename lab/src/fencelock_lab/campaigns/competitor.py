@@ -70,6 +70,8 @@ _IMPATIENT_TTLS = (0.0, 0.2)
 """The timeouts of threads that share a source, beside the usual one: some do not wait, or give up soon."""
 _LONGER_TTL = 4 / 3
 """What every second of several threads asks for, in ttls, so that one source keeps leases of two lengths."""
+_TTL_DECIMALS = 3
+"""Every source grants leases in steps of a millisecond."""
 _REST_PARTS = 10
 """Into how many parts of a ttl a competitor divides its rest after an acquire that failed, for example at a server that
 is down."""
@@ -131,6 +133,7 @@ class Competitor:
             ttl *= _LONGER_TTL if self.number // settings.workers % 2 else 1.0
         make_lock = self._source.rlock if self._is_reentrant else self._source.lock
         name = settings.lock(self._lock_number)
+        ttl = round(ttl, _TTL_DECIMALS)
         on_lost = None if settings.control == UNTOLD else self._note_loss
         return make_lock(name, ttl=ttl, timeout=timeout, holder=self._process, on_lost=on_lost)
 

@@ -9,8 +9,8 @@ Most use the store's real guard in a wrong way, so that they work at every store
     seal-one         each resource of a lock is sealed by itself, when it is first used
     untold           no process is told that its lease is lost: the guard is used as it should be
 
-Others are guards of a SQLite file (file_guards.py), or a handler of an HTTP service (http_service.py). Promise: a
-control works only on files and servers that were made for it. Copy none.
+Others are guards of a SQLite file (file_guards.py) or of documents (document_guards.py), or a handler of an HTTP
+service (http_service.py). Promise: a control works only on files and servers that were made for it. Copy none.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ import fencelock
 from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 from fencelock_lab.campaigns.http_service import COMPARE_FIRST
 from fencelock_lab.campaigns.settings import UNTOLD, CampaignSettings
-from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof
+from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof, stale_error
 
 _DIGITS = 19
 """As many as the highest token has: file names are ordered as their tokens are."""
@@ -62,11 +62,6 @@ class _ControlBase:
         self._shared = SharedProofs(Path(settings.control_folder, target.lock))
 
 
-def _refusal(token: int, mark: int, resource: str) -> fencelock.StaleTokenError:
-    message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
-    return fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
-
-
 class Unfenced(_ControlBase):
     """A lock alone: a process that believes that it holds the lock may write."""
 
@@ -85,7 +80,7 @@ class Strict(_ControlBase):
     def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
         """Refuse a token that was presented before."""
         if proof.token == self._last:
-            raise _refusal(proof.token, proof.token, resource)
+            raise stale_error(proof.token, proof.token, resource)
         self._last = proof.token
         return self._guard.transaction(proof)
 
@@ -110,7 +105,7 @@ class MemoryMark(Unfenced):
     def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
         """Refuse a token lower than what this process remembers."""
         if proof.token < self._mark:
-            raise _refusal(proof.token, self._mark, resource)
+            raise stale_error(proof.token, self._mark, resource)
         self._mark = proof.token
         return super().transaction(proof, resource, is_writing=is_writing)
 
@@ -125,15 +120,33 @@ class SealOne(_ControlBase):
         return guard.transaction(proof)
 
 
+CHECK_FIRST, NO_SEAL, NO_SEAL_STRICT, SEAL_ONE = "check-first", "no-seal", "no-seal-strict", "seal-one"
+DOCUMENT_CONTROLS = {
+    "file": (CHECK_FIRST,),
+    "redis": (CHECK_FIRST, NO_SEAL),
+    "s3": (CHECK_FIRST,),
+    "dynamodb": (NO_SEAL, NO_SEAL_STRICT),
+}
+"""The broken guards of each kind of documents (document_guards.py)."""
 MISUSES: dict[str, Callable[[CampaignSettings, GuardTarget], Misuse]] = {
     "unfenced": Unfenced,
     "strict": Strict,
     "seal-after-read": SealAfterRead,
     "memory-mark": MemoryMark,
-    "seal-one": SealOne,
+    SEAL_ONE: SealOne,
 }
+LONE = ("s3",)
+"""The servers where each lock of a campaign has one resource, since their guard cannot seal two in one step."""
 EVERYWHERE = (*MISUSES, UNTOLD)
-"""The controls that need nothing of a store."""
-CONTROLS = (*EVERYWHERE, *FILE_GUARDS, COMPARE_FIRST)
-"""All controls by their names; `sound` alone breaks no rule."""
+"""The controls that need nothing of a store but that it spans resources, for `seal-one`."""
+CONTROLS = (*EVERYWHERE, *FILE_GUARDS, COMPARE_FIRST, CHECK_FIRST)
+"""All controls that need no server, by their names; `sound` alone breaks no rule."""
 SOUND = "sound"
+
+
+def controls_of(servers: str | None) -> tuple[str, ...]:
+    """Return the controls that work in files, or at private servers of this kind."""
+    if servers is None:
+        return CONTROLS
+    own = DOCUMENT_CONTROLS.get(servers, ())
+    return tuple(one for one in EVERYWHERE if one != SEAL_ONE or servers not in LONE) + own

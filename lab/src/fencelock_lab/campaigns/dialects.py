@@ -16,7 +16,8 @@ COUNTERS, LIST = "counters", "list"
 class Dialect:
     """One kind of store. A resource's tables have names that begin with its `stem`.
 
-    `refusal` is a part of what the store says to a write that presents no token; `finds` asks for a table by its name.
+    `refusal` is a part of what the store says to a write that presents no token, SQLSTATE included; `finds` asks for a
+    table by its name.
     """
 
     parameter: str
@@ -61,7 +62,7 @@ _SQLITE = Dialect(
 _POSTGRES = Dialect(
     parameter="%s",
     serial="bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    refusal="holder of its lock",
+    refusal="FL001",
     finds="SELECT 1 WHERE to_regclass({}::text) IS NOT NULL",
 )
 _MYSQL = Dialect(

@@ -5,9 +5,11 @@ overwrites another one takes its line away.
 """
 
 import json
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import fencelock
 from fencelock_lab.campaigns.target import ROWS, GuardTarget, Row, TargetState, rows_of
 
 _LIST, _COUNTERS = "list", "counters"
@@ -47,21 +49,29 @@ class DocumentTarget(GuardTarget):
 
     def make(self, resource: str) -> None:
         """Make an empty list, and counters that are 0."""
-        for one in self.resources:  # A guard of two admits nobody while one of them has no mark.
-            self.guard_of_one(one).protect()
-        with self.holding() as lease, self.guard.transaction(lease) as connection:
+        self.protect()
+        with self.holding() as lease, self.own_block(lease, resource) as connection:
             self._put(connection, resource, "", dict.fromkeys(range(1, ROWS + 1), 0))
 
     def take_away(self, resource: str) -> None:
         """Delete the documents."""
-        with self.holding() as lease, self.guard.transaction(lease) as connection:
+        with self.holding() as lease, self.own_block(lease, resource) as connection:
             for name in self.made_for(resource):
                 self.delete(connection, name)
 
     def is_there(self, resource: str) -> bool:
         """Return whether one of the documents is there."""
-        with self.holding() as lease, self.guard.transaction(lease) as connection:
+        with self.holding() as lease, self.own_block(lease, resource) as connection:
             return any(self.get(connection, name) is not None for name in self.made_for(resource))
+
+    def protect(self) -> None:
+        """Have each resource's guard keep a mark: a guard of two admits nobody while one of them has none."""
+        for one in self.resources:
+            self.guard_of_one(one).protect()
+
+    def own_block(self, lease: fencelock.Lease, resource: str) -> AbstractContextManager[Any]:
+        """Return the guard's block for what this process does itself; no control breaks it."""
+        return self.guard.transaction(lease)
 
     # --- how the store calls them -------------------------------------------------------------------------------------
     @property

@@ -21,7 +21,7 @@ from fencelock_lab.campaigns.history import (
     RESTORE,
     STRAY,
 )
-from fencelock_lab.campaigns.settings import CampaignSettings
+from fencelock_lab.campaigns.settings import GUARD, CampaignSettings
 
 NAP = "nap"
 """Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
@@ -30,8 +30,6 @@ EARLY_RELEASE, FORGET = "early-release", "forget"
 AIMED_NAP_TTLS = 0.6
 """How long a holder naps because another process is frozen. It may have got the lock after two thirds of a ttl, as the
 last renewal of the frozen one can be a third old, and that one sleeps for a whole ttl at least: the two must meet."""
-SOURCE, GUARD = "source", "guard"
-"""The two sides from which a worker can be cut off."""
 ACQUIRED, READING, BETWEEN, WRITTEN, LEAVING = "acquired", "reading", "between", "written", "leaving"
 """Where a fault hits: after the acquire, after the first read, between reads and writes, between write and commit,
 before the release."""
@@ -135,7 +133,7 @@ def _drawn(settings: CampaignSettings, mix: Mix, worker: int, tenure: int) -> Fa
                 break
             point = {NAP: nap_point(tenure), STRAY: BETWEEN, EARLY_RELEASE: ACQUIRED, FORGET: ACQUIRED}.get(kind, point)
             seconds = settings.ttl * _length(kind, mix, chance)
-            side = chance.choice((SOURCE, GUARD))
+            side = chance.choice(settings.disturbed_sides)
             server = chance.choice((None, chance.randrange(2**16)))
             return Fault(kind, point, seconds, is_bearer or kind == EARLY_RELEASE, side, server)
         drawn -= share

@@ -17,7 +17,7 @@ import fencelock
 from fencelock.testing import unfenced
 from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
-from fencelock_lab.campaigns.target import Proof, TargetState
+from fencelock_lab.campaigns.target import Proof, TargetState, stale_error
 
 _MAKE = (
     "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
@@ -56,8 +56,7 @@ class FileGuard(TableTarget):
         """Raise StaleTokenError if the token is below the mark."""
         mark = self.mark(connection, resource, row)
         if token < mark:
-            message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
-            raise fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
+            raise stale_error(token, mark, resource)
 
     def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
         """Return the mark."""

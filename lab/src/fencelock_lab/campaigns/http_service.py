@@ -102,34 +102,41 @@ def fenced(file: Path) -> Application:
 def compare_first(file: Path) -> Application:
     """Return a handler behind a gate that has a mark of its own."""
 
-    def handler(environ: Environ, start_response: Any) -> Iterable[bytes]:
-        body = _body(environ)
-        if body is None:
-            return _answer(start_response, _CUT_OFF)
-        with _transaction(file) as connection:
-            text = _handle(connection, environ, _name(environ), body)
-        return _answer(start_response, _OK, text)
-
     def gate(environ: Environ, start_response: Any) -> Iterable[bytes]:
         name = _name(environ)
         try:
             token = fencelock.Sequencer.parse(environ.get("HTTP_FENCING_TOKEN", "").strip('"')).token
         except ValueError:
             return _problem(start_response, "428 Precondition Required", "token-required")
-        with _transaction(file) as connection:
-            mark = max(
-                [token, *(mark for (mark,) in connection.execute("SELECT mark FROM gate WHERE name = ?", (name,)))]
-            )
-            connection.execute("INSERT OR REPLACE INTO gate VALUES (?, ?)", (name, mark))
+        mark = _raised_mark(file, name, token)
         if mark > token:
             return _problem(start_response, "412 Precondition Failed", "stale-token", name, token, mark)
 
         def start_marked(status: str, fields: list[tuple[str, str]], *more: Any) -> Any:
             return start_response(status, [*fields, ("Fencing-Mark", f'"{mark}";seal="{0:016}"')], *more)
 
-        return handler(environ, start_marked)
+        return _unfenced(file, environ, start_marked)
 
     return gate
+
+
+def _raised_mark(file: Path, name: str, token: int) -> int:
+    """Raise the gate's mark to the token, unless it is higher, and return it."""
+    with _transaction(file) as connection:
+        marks = connection.execute("SELECT mark FROM gate WHERE name = ?", (name,))
+        mark = max([token, *(int(mark) for (mark,) in marks)])
+        connection.execute("INSERT OR REPLACE INTO gate VALUES (?, ?)", (name, mark))
+    return mark
+
+
+def _unfenced(file: Path, environ: Environ, start_response: Any) -> Iterable[bytes]:
+    """Answer in a transaction that compares nothing."""
+    body = _body(environ)
+    if body is None:
+        return _answer(start_response, _CUT_OFF)
+    with _transaction(file) as connection:
+        text = _handle(connection, environ, _name(environ), body)
+    return _answer(start_response, _OK, text)
 
 
 HANDLERS: dict[str, Callable[[Path], Application]] = {FENCED: fenced, COMPARE_FIRST: compare_first}

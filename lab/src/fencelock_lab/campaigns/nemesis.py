@@ -8,6 +8,7 @@ before a client can reach the servers again.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
@@ -148,14 +149,16 @@ class Nemesis:
         self._note(SERVER_BACK, victims)
 
     def _freeze(self, victims: list[Server], seconds: float) -> None:
+        seconds = min(seconds, self._setup.longest_freeze_s)
         leader = self._setup.leader()
         is_late = self._setup.name in LATE_REVOKERS and leader in victims and seconds > self._settings.ttl
-        for server in victims:
-            server.freeze()
-        self._note(SERVER_FREEZE, victims, **({"overlap": self._settings.ttl} if is_late else {}))
-        self._is_ending.wait(seconds)
-        for server in victims:
-            server.thaw()
+        try:
+            for server in victims:
+                server.freeze()
+            self._note(SERVER_FREEZE, victims, **({"overlap": self._settings.ttl} if is_late else {}))
+            self._is_ending.wait(seconds)
+        finally:
+            _thaw(victims)
         self._setup.wait_until_ready()
         self._note(SERVER_BACK, victims)
 
@@ -173,11 +176,13 @@ class Nemesis:
         leader = self._setup.leader()
         if leader is None:
             return
-        self._setup.network.isolate(leader.name)
-        self._note(SERVER_ISOLATE, [leader])
-        self._setup.wait_for_leader_but(leader)
-        self._is_ending.wait(seconds)
-        self._setup.network.isolate(None)
+        try:
+            self._setup.network.isolate(leader.name)
+            self._note(SERVER_ISOLATE, [leader])
+            self._setup.wait_for_leader_but(leader)
+            self._is_ending.wait(seconds)
+        finally:
+            self._setup.network.isolate(None)
         self._setup.wait_until_ready()
         self._note(SERVER_BACK, [leader])
 
@@ -222,3 +227,10 @@ class Nemesis:
         if kind == SERVER_BACK:
             facts["patience"] = self._settings.patience
         self._recorder.note(kind, servers=[server.name for server in servers], **facts)
+
+
+def _thaw(servers: list[Server]) -> None:
+    """Let all go on, also if that fails for one of them."""
+    with ExitStack() as stack:
+        for server in reversed(servers):
+            stack.callback(server.thaw)

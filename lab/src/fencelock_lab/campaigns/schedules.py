@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 import fencelock
 from fencelock_lab.campaigns.amounts import USUAL_LEAST
@@ -36,14 +35,11 @@ from fencelock_lab.campaigns.settings import (
     USUAL_TTL_S,
     CampaignSettings,
     possible_faults,
+    source_part,
 )
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
-from fencelock_lab.servers.fleet import fleet_of
-from fencelock_lab.servers.ministack import CREDENTIALS, MinistackFleet
 from fencelock_lab.servers.programs import FAKETIME, find
-from fencelock_lab.servers.redis import RedisFleet
-from fencelock_lab.servers.seaweedfs import BUCKET, SeaweedFleet
 from fencelock_lab.servers.setup import Setup
 from fencelock_lab.servers.setups import SETUPS
 
@@ -55,16 +51,11 @@ HTTP = "http"
 """As the guard of a schedule: a service whose data are in a SQLite file."""
 FILES = "files"
 """As the guard of a schedule: a folder."""
-REDIS = "redis"
-"""As the guard of a schedule: a server of Redis that flushes each write."""
-DYNAMODB = "dynamodb"
-"""As the guard of a schedule: tables of an emulator, ministack."""
-S3 = "s3"
-"""As the guard of a schedule: a bucket of SeaweedFS."""
 QUORUM_TTL_S = 2.0
 WRONG_RATES = (1.0, 1.0, 1.1, 0.9)
 """How fast each worker's clock goes: a lease's margin, a tenth of its ttl, is for clocks that are so wrong."""
-_SOURCE_ID_CHARACTERS = 8
+_OWN_TTLS = 12
+"""How many ttls an attack on servers lasts at least, so that enough processes are frozen past theirs."""
 _REFUSALS = frozenset(
     {"OutcomeUnknownError", "StaleTokenError", "SourceUnavailableError", "not obtained"},
 )
@@ -76,6 +67,7 @@ class CampaignSchedule:
     """One campaign that can be repeated. Times are seconds.
 
     `setup` names the servers of the source, None for a SQLite file; `guard` those of the resources, if they are others.
+    `is_one_place`: the locks are where the resources are, at servers whose set-up keeps them elsewhere.
     `duration` is the shortest that proves something on a free machine. The servers of a schedule with a `script`, or of
     the group `own`, are struck.
     """
@@ -84,6 +76,7 @@ class CampaignSchedule:
     group: str
     setup: str | None = None
     guard: str | None = None
+    is_one_place: bool = False
     faults: tuple[str, ...] | None = None
     script: tuple[Strike, ...] = ()
     workers: int = 12
@@ -105,6 +98,42 @@ class CampaignSchedule:
     def expected(self) -> Expectations:
         """What the campaign must show."""
         return Expectations(self.least, self.errors)
+
+
+def _anywhere(name: str, guard: str | None) -> CampaignSchedule:
+    """Return a schedule in which 32 processes at one lock are frozen and killed from outside at any instruction."""
+    return CampaignSchedule(
+        f"{name}-anywhere",
+        FAULTS,
+        guard=guard,
+        faults=(ANYWHERE_FREEZE, ANYWHERE_KILL),
+        mix="plain",
+        workers=32,
+        locks=1,
+        ttl=0.6,
+        duration=20.0,
+        least={"handoffs": 20, "writes": 50, "kills": 5},
+    )
+
+
+def _weather(
+    name: str, setup: str | None, *, ttl: float, guard: str | None = None, duration: float = 15.0
+) -> CampaignSchedule:
+    """Return a schedule of threads that share a source, with leases of two lengths, while the network is always bad."""
+    return CampaignSchedule(
+        f"{name}-weather",
+        FAULTS,
+        setup,
+        guard=guard,
+        faults=(CUT, DROP, LOSE, PARTITION),
+        mix="weather",
+        workers=3,
+        threads=3,
+        locks=2,
+        ttl=ttl,
+        duration=duration,
+        least={"handoffs": 10, "disturbances": 10},
+    )
 
 
 def _quorum(kind: str, what: str, *script: Strike, **others: object) -> CampaignSchedule:
@@ -146,37 +175,29 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
         CampaignSchedule("http", STORES, guard=HTTP),
         CampaignSchedule("files", STORES, guard=FILES),
-        CampaignSchedule("redis", STORES, guard=REDIS),
-        CampaignSchedule("dynamodb", STORES, guard=DYNAMODB, ttl=QUORUM_TTL_S, duration=30.0),
-        CampaignSchedule("s3", STORES, guard=S3, ttl=QUORUM_TTL_S, duration=30.0),
-        # 32 processes at one lock, frozen and killed from outside at any instruction.
+        CampaignSchedule("redis", STORES, "redis"),
+        CampaignSchedule("dynamodb", STORES, "dynamodb", duration=60.0),
+        CampaignSchedule("s3", STORES, "s3", duration=30.0),
+        _anywhere("sqlite", None),
+        _anywhere("files", FILES),
         CampaignSchedule(
-            "sqlite-anywhere",
+            "s3-locks",
             FAULTS,
-            faults=(ANYWHERE_FREEZE, ANYWHERE_KILL),
-            mix="plain",
-            workers=32,
-            locks=1,
-            ttl=0.6,
-            duration=20.0,
-            least={"handoffs": 20, "writes": 50, "kills": 5},
+            "s3",
+            is_one_place=True,
+            ttl=10.0,
+            duration=60.0,
+            least={"handoffs": 20, "freezes": 3, "refusals": 2},
         ),
-        # Threads that share a source, with leases of two lengths, while the network is bad all the time.
-        CampaignSchedule(
-            "zookeeper-weather",
-            FAULTS,
-            "zookeeper3",
-            guard=FILE,
-            faults=(CUT, DROP, LOSE, PARTITION),
-            mix="weather",
-            workers=3,
-            threads=3,
-            locks=2,
-            ttl=1.5,
-            duration=15.0,
-            least={"handoffs": 10, "disturbances": 10},
+        _weather("zookeeper", "zookeeper3", guard=FILE, ttl=1.5),
+        _weather("http", None, guard=HTTP, ttl=1.0),
+        _weather("redis", "redis", ttl=1.0),
+        _weather("dynamodb", "dynamodb", ttl=5.0, duration=60.0),
+        _weather("s3", "s3", ttl=2.0, duration=30.0),
+        *(
+            CampaignSchedule(f"own-{name}", OWN, name, duration=max(20.0, _OWN_TTLS * kind.ttl))
+            for name, kind in SETUPS.items()
         ),
-        *(CampaignSchedule(f"own-{kind}", OWN, kind, duration=20.0) for kind in SETUPS),
         *_for_quorum("etcd3"),
         *_for_quorum("zookeeper3"),
     )
@@ -237,27 +258,15 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
         elif schedule.guard == FILES:
             guard = f"file://{folder}/data"
             Path(folder, "data").mkdir()
-        elif schedule.guard == REDIS:
-            fleet = stack.enter_context(fleet_of(RedisFleet, "fencelock-redis-"))
-            guard = f"{stack.enter_context(fleet.new_server()).url}/0/app"
-        elif schedule.guard == DYNAMODB:
-            stack.enter_context(patch.dict(os.environ, CREDENTIALS))
-            emulators = stack.enter_context(fleet_of(MinistackFleet, "fencelock-dynamodb-"))
-            guard = stack.enter_context(emulators.new_server()).dynamodb_url("marks")
-            fencelock.guard(guard, resource="marks", lock="marks").install()
-        elif schedule.guard == S3:
-            stack.enter_context(patch.dict(os.environ, CREDENTIALS))
-            buckets = stack.enter_context(fleet_of(SeaweedFleet, "fencelock-s3-"))
-            guard = f"s3://{BUCKET}/verify?endpoint={stack.enter_context(buckets.new_server()).url}"
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
-        yield _Place(source, guard, servers)
+        yield _Place(guard if schedule.is_one_place else source, guard, servers)
 
 
 def _settings(schedule: CampaignSchedule, place: _Place, seed: int, duration: float) -> CampaignSettings:
     with fencelock.connect(place.source) as source:
         source.install()
-        of = source.describe().source_id[:_SOURCE_ID_CHARACTERS]
+        of = source_part(source)
     faults = schedule.faults
     if faults is None:
         faults = possible_faults(place.source, place.guard, None)

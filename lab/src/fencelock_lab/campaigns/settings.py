@@ -34,8 +34,11 @@ SERVICE = ("http://", "https://")
 """How the URL of a service begins, which keeps a text for each resource."""
 UNTOLD = "untold"
 """The control in which processes have no `on_lost`: it breaks no rule of a guard."""
+SOURCE, GUARD = "source", "guard"
+"""The two sides from which a worker can be cut off."""
 MS_PER_S = 1000
 _TRIAL_TTL_S = 10.0
+_SOURCE_ID_CHARACTERS = 8
 USUAL_TTL_S = 0.5
 """The length of the leases unless a source has reasons for another."""
 _USUAL_TTLS_S = {"etcd": 2.0, "zookeeper": 2.0}
@@ -78,6 +81,12 @@ class CampaignSettings:
     def has_texts(self) -> bool:
         """Whether the resources are texts: what a user has written keeps them, a guard or a service."""
         return self.guard.startswith((OWN_GUARD, *SERVICE))
+
+    @property
+    def disturbed_sides(self) -> tuple[str, ...]:
+        """The sides that have a network which can be disturbed; both if neither has."""
+        urls = {SOURCE: self.source, GUARD: self.guard}
+        return tuple(side for side, url in urls.items() if addresses_of(url)) or (SOURCE, GUARD)
 
     @property
     def trial_ttl(self) -> float:
@@ -177,3 +186,8 @@ def _is_enforced(guard: str) -> bool:
 def _some_guard(url: str) -> fencelock.Guard:
     """Return a guard at the URL, of whichever resource: it tells what its store can do."""
     return fencelock.guard(url, resource=OWN_NAMES, lock=OWN_NAMES)
+
+
+def source_part(source: fencelock.Source) -> str:
+    """Return what the names of a campaign have of its source: the beginning of the source's id."""
+    return source.describe().source_id[:_SOURCE_ID_CHARACTERS]

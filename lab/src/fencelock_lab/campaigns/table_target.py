@@ -46,7 +46,8 @@ class TableTarget(GuardTarget):
             with unfenced(self.url) as connection:
                 self.rows(connection, "UPDATE {counters} SET value = value - 1000 WHERE id = {}", resource, 1)
         except Exception as error:
-            if self.dialect.refusal in str(error):
+            # psycopg's text has no SQLSTATE, which is an attribute.
+            if self.dialect.refusal in f"{getattr(error, 'sqlstate', '')} {error}":
                 raise fencelock.UnfencedWriteError(str(error)) from error
             raise
 

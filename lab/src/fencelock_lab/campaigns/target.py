@@ -41,6 +41,12 @@ Row = tuple[str, int, int]
 _LINE = re.compile(r"(\S+) ([0-9]+) ([1-9][0-9]*)")
 
 
+def stale_error(token: int, mark: int, resource: str) -> fencelock.StaleTokenError:
+    """Return the error of a guard that is no guard of fencelock's, and refuses a token."""
+    message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
+    return fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
+
+
 @runtime_checkable
 class Rewindable(Protocol):
     """A target whose resources can go back in time: it holds no other data."""

@@ -37,11 +37,16 @@ def make_target(settings: CampaignSettings, number: int) -> Target:
         return TextTarget(settings, number, load_guard(settings.guard))
     if settings.control is None:
         return _guard_target(settings, number)
-    from fencelock_lab.campaigns.controls import MISUSES
+    from fencelock_lab.campaigns.controls import DOCUMENT_CONTROLS, MISUSES
     from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 
-    if settings.control in FILE_GUARDS:
-        return FILE_GUARDS[settings.control](settings, number)
+    guards: dict[str, type[GuardTarget]] = {**FILE_GUARDS}
+    if (scheme := _scheme(settings)) in DOCUMENT_CONTROLS:
+        from fencelock_lab.campaigns.document_guards import DOCUMENT_GUARDS
+
+        guards = {**DOCUMENT_GUARDS[scheme]}
+    if settings.control in guards:
+        return guards[settings.control](settings, number)
     target = _guard_target(settings, number)
     if settings.control in MISUSES:
         target.misuse = MISUSES[settings.control](settings, target)
@@ -50,7 +55,7 @@ def make_target(settings: CampaignSettings, number: int) -> Target:
 
 def _guard_target(settings: CampaignSettings, number: int) -> GuardTarget:
     settings.guard_of(number)  # Raises first what is wrong with the URL, or that a client is missing.
-    scheme = settings.guard.partition("://")[0].lower()
+    scheme = _scheme(settings)
     if scheme not in TARGETS:
         known = ", ".join(f"{one}://" for one in sorted(TARGETS))
         message = (
@@ -62,3 +67,7 @@ def _guard_target(settings: CampaignSettings, number: int) -> GuardTarget:
     module, _, name = TARGETS[scheme].partition(":")
     kind: type[GuardTarget] = getattr(import_module(f"{__package__}.{module}"), name)
     return kind(settings, number)
+
+
+def _scheme(settings: CampaignSettings) -> str:
+    return settings.guard.partition("://")[0].lower()

@@ -17,9 +17,9 @@ import fencelock
 from fencelock.testing import skew_clock
 from fencelock_lab.campaigns import clocks
 from fencelock_lab.campaigns.competitor import ENDED, Competitor, say
-from fencelock_lab.campaigns.faults import GUARD, NAP, SOURCE
+from fencelock_lab.campaigns.faults import NAP
 from fencelock_lab.campaigns.history import QUIET
-from fencelock_lab.campaigns.settings import NETWORK_FAULTS, CampaignSettings
+from fencelock_lab.campaigns.settings import GUARD, NETWORK_FAULTS, SOURCE, CampaignSettings
 from fencelock_lab.proxy import Proxy, addresses_of, through
 
 READY = "ready"

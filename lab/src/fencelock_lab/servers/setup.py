@@ -4,10 +4,12 @@ Promise: while a backup is restored no client reaches a server; a client that ge
 done. A closed set-up leaves neither a process nor a file, and neither does one whose process is killed.
 """
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, Self
+from unittest.mock import patch
 
 import fencelock
 from fencelock_lab.campaigns.history import SERVER_FREEZE, SERVER_KILL, SERVER_RESTART, SERVER_RESTORE
@@ -37,11 +39,16 @@ class Setup:
     """Whether the source detects a restore by itself, so that no operator needs to raise its epoch."""
     forgets_s: ClassVar[float] = 0.0
     """How many seconds of the latest grants a crash of the server may lose, as the store's reference says."""
+    longest_freeze_s: ClassVar[float] = float("inf")
+    """How long the servers may be frozen and still promise what the store's reference says."""
+    variables: ClassVar[Mapping[str, str]] = {}
+    """What clients need in their environment, which this process has while the servers run."""
     size: ClassVar[int] = 1
 
     def __init__(self) -> None:
         self._folder = ServerFolder(f"fencelock-own-{self.name}-", on_disk=True)
         self.network = Network()
+        self._environment = patch.dict(os.environ, self.variables)
         try:
             self.cluster = self.make()
         except BaseException:
@@ -49,6 +56,7 @@ class Setup:
             raise
 
     def __enter__(self) -> Self:
+        self._environment.start()
         try:
             for server in self.servers:
                 server.prepare()
@@ -65,6 +73,7 @@ class Setup:
 
     def close(self) -> None:
         """End all servers, and remove everything."""
+        self._environment.stop()
         self.cluster.close()
         self.network.close()
         self._folder.close()

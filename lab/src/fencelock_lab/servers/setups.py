@@ -12,6 +12,7 @@ from pathlib import Path
 from fencelock_lab.campaigns.history import SERVER_ISOLATE
 from fencelock_lab.servers.cluster import Cluster
 from fencelock_lab.servers.etcd import PEER_PORT, EtcdCluster, EtcdServer
+from fencelock_lab.servers.guard_setups import DynamoDBSetup, RedisSetup, S3Setup
 from fencelock_lab.servers.mariadb import MariaDBServer
 from fencelock_lab.servers.network import Introduce
 from fencelock_lab.servers.postgres import PostgresServer, system_programs
@@ -228,5 +229,15 @@ def _election_introduction(name: str, elections: dict[tuple[int, int], int], bac
 
 
 SETUPS: dict[str, type[Setup]] = {
-    kind.name: kind for kind in (PostgresSetup, MariaDBSetup, EtcdSetup, Etcd3Setup, ZooKeeper3Setup)
+    kind.name: kind
+    for kind in (
+        PostgresSetup,
+        MariaDBSetup,
+        EtcdSetup,
+        Etcd3Setup,
+        ZooKeeper3Setup,
+        RedisSetup,
+        S3Setup,
+        DynamoDBSetup,
+    )
 }
