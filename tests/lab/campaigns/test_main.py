@@ -7,7 +7,7 @@ import pytest
 
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import __main__ as program
-from fencelock_lab.campaigns.results import CampaignReport, read, write
+from fencelock_lab.campaigns.results import CampaignReport, CampaignRun, read, write
 from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, CampaignOutcome, CampaignSchedule
 from fencelock_lab.campaigns.verdict import judge
 from fencelock_lab.campaigns.verified_page import page, version_of
@@ -155,7 +155,7 @@ def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: p
 
 def reported(*outcomes: CampaignOutcome) -> CampaignReport:
     report = CampaignReport(
-        "0123456789ab", "make verify VERIFY='--duration 1'", "2001-02-03 04:05 UTC", "a machine", 90
+        CampaignRun("0123456789ab", "make verify VERIFY='--duration 1'", "2001-02-03 04:05 UTC", "a machine")
     )
     for one in outcomes:
         report.keep(one, "SQLite 3.40.1")
@@ -165,8 +165,8 @@ def reported(*outcomes: CampaignOutcome) -> CampaignReport:
 def test_the_page_says_of_what_when_how_and_over_how_many_faults() -> None:
     text = page(reported(outcome(busy(), SCHEDULES["sqlite"])))
     flat = " ".join(text.split())
-    assert "`make verify VERIFY='--duration 1'` wrote this page" in flat
-    assert "commit `0123456789ab`, 2001-02-03 04:05 UTC, 2 minutes; a machine." in flat
+    run = "| `0123456789ab` | 2001-02-03 04:05 UTC | `make verify VERIFY='--duration 1'` | a machine |"
+    assert f"| `sqlite` {run}" in text
     assert "**In 1 campaign with 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in flat
     assert "the checkers found no violation.** The counts" in flat
     assert "| | SQLite 3.40.1 |" in text
@@ -189,3 +189,27 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     report = reported(outcome(busy(), SCHEDULES["sqlite"]))
     write(report, tmp_path / "found.json")
     assert page(read(tmp_path / "found.json")) == page(report)
+
+
+def run_into(file: Path, name: str, commit: str) -> None:
+    """Run one schedule, in a run of its own, and write what came out."""
+    program.run_once(program.Runs(run=CampaignRun(commit), file=file), [SCHEDULES[name]], 1.0)
+
+
+def test_a_run_of_one_schedule_leaves_the_others_as_they_were(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock(monkeypatch)
+    file = tmp_path / "found.json"
+    run_into(file, "postgres", "first")
+    run_into(file, "sqlite", "second")
+    run_into(file, "postgres", "third")
+    found = read(file)
+    assert {name: one.run.commit for name, one in found.results.items()} == {"sqlite": "second", "postgres": "third"}
+    assert list(found.results) == ["sqlite", "postgres"]
+    assert found.results["postgres"].verdicts == ("clean",)
+    assert set(found.missing) == set(SCHEDULES) - {"sqlite", "postgres"}
+    clock.result = SourceError("postgres is not installed")
+    run_into(file, "postgres", "fourth")
+    found = read(file)
+    assert list(found.results) == ["sqlite"]
+    assert found.missing["postgres"] == "could not be carried out: postgres is not installed"
+    assert set(found.missing) == set(SCHEDULES) - {"sqlite"}

@@ -7,6 +7,7 @@
 Without --minutes each schedule runs once, or again if too little happened. With it the schedules share that time in
 turns, the shortest first, with fresh seeds, again and again; a schedule does not begin if it would not end in time.
 --write writes what came out, after each run: to lab/results/verified.json, and from it docs/explanation/verified.md.
+What they say of schedules that this run leaves alone stays.
 --publish runs nothing, and writes the page from that file again.
 
 Promise: exits with 0 if all are clean, 1 if one found a violation, 69 if one could not be carried out, 2 if too little
@@ -26,7 +27,7 @@ from fencelock import FencelockError
 from fencelock.cli.plugin import UNAVAILABLE
 from fencelock_lab.campaigns.files import set_aside
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.results import FILE, CampaignReport, read, write
+from fencelock_lab.campaigns.results import FILE, CampaignReport, CampaignRun, read, write
 from fencelock_lab.campaigns.schedules import FAULTS, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
 from fencelock_lab.campaigns.verdict import CLEAN, NAMES, NOT_ENOUGH, VIOLATION
@@ -45,12 +46,11 @@ _WORST_FIRST = (VIOLATION, UNAVAILABLE, NOT_ENOUGH, CLEAN)
 class Runs:
     """The runs so far: what they found, how long each schedule takes, and the worst exit code."""
 
-    def __init__(self, seed: int | None = None, report: CampaignReport | None = None, file: Path | None = None) -> None:
-        self.report = CampaignReport() if report is None else report
+    def __init__(self, seed: int | None = None, run: CampaignRun | None = None, file: Path | None = None) -> None:
+        self.report = CampaignReport() if run is None else CampaignReport(run)
         self.seconds: dict[str, float] = {}
         self._seed = seed
         self._file = file
-        self._began = time.monotonic()
         self._codes: dict[str, set[int]] = {}
 
     @property
@@ -73,14 +73,16 @@ class Runs:
     def leave_out(self, schedule: CampaignSchedule) -> None:
         """Say that there is no time left for a schedule."""
         reason = f"not run, it would take {self.expected(schedule):.0f} s"
-        self.report.missing[schedule.name] = f"was {reason}"
+        if schedule.name not in self.report.results:
+            self.report.missing[schedule.name] = f"was {reason}"
         _print(f"{schedule.name}: {reason}")
         self._write()
 
     def _write(self) -> None:
         """Write what came out until now: it is there if the next run is interrupted."""
-        self.report.seconds = round(time.monotonic() - self._began)
         if self._file is not None:
+            if self._file.exists():
+                self.report.add_former(read(self._file))
             write(self.report, self._file)
             publish(self._file)
 
@@ -102,8 +104,8 @@ class Runs:
                 if not isinstance(error, FencelockError):
                     traceback.print_exc()
                 reason = str(error) if isinstance(error, FencelockError) else f"{type(error).__name__}: {error}"
-                self.report.missing[schedule.name] = f"could not be carried out: {reason}"
-                _print(f"{schedule.name}: {self.report.missing[schedule.name]}")
+                self.report.lack(schedule.name, f"could not be carried out: {reason}")
+                _print(f"{schedule.name}: could not be carried out: {reason}")
                 return UNAVAILABLE
             finally:
                 self.seconds[schedule.name] = time.monotonic() - began
@@ -173,7 +175,7 @@ def main() -> int:
         publish(FILE)
         return CLEAN
     exit_by_cleaning_up()
-    runs = Runs(wanted.seed, CampaignReport(wanted.commit, wanted.command), FILE if wanted.write else None)
+    runs = Runs(wanted.seed, CampaignRun(wanted.commit, wanted.command), FILE if wanted.write else None)
     if wanted.minutes is not None:
         share(runs, schedules, wanted.minutes)
     else:

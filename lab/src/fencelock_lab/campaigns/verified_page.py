@@ -1,7 +1,7 @@
 """The page of what campaigns have found: a table for each group of schedules, with how much happened in each.
 
-Promise: every figure on it is in the results file, with the commit, the command, the time and the machine; and it names
-the campaigns that have shown nothing. It is written even if a campaign found a violation.
+Promise: every figure on it is in the results file, with the commit, the command, the time and the machine of its run.
+It names the campaigns that have shown nothing. It is written even if a campaign found a violation.
 """
 
 import socket
@@ -19,29 +19,37 @@ from fencelock_lab.kept_results import filesystem, paragraph
 
 PAGE = Path("docs") / "explanation" / "verified.md"
 _LOOK_S = 5.0
-_SECONDS_PER_MINUTE = 60
 _TITLE = "# What `fencelock verify` found\n\n"
-_HEAD = """`{command}` wrote this page and [its file](../../lab/results/verified.json): commit `{commit}`, {measured},
-{minutes:.0f} minutes; {machine}. Real processes compete for locks and write to guarded resources on private servers
-([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
+_HEAD = """`make verify` wrote this page and [its file](../../lab/results/verified.json), in one run or in several: the
+[last table](#runs) says which campaigns ran when, and at which commit. Real processes compete for locks and write to
+guarded resources on private servers ([how](../how-to/verify-a-setup.md), [by which
+rules](../reference/history.md)).
 
 **In {campaigns} with {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of
 the network and {server_faults:,} faults of servers: {violations}.**{too_little} The counts say how much happened; they
 are no measure of speed. A campaign in which too little happened to prove anything runs again if there is time; the
 table shows its last run, or the first that found a violation.
 """
+_RUNS = """
+## Runs
+
+| campaigns | commit | when | by | on |
+|---|---|---|---|---|
+"""
 _GROUPS = {
     STORES: """
 ## Stores as they are
 
-Locks and guarded data are in one place. Processes are frozen and killed, their networks and clocks disturbed.
+Locks and guarded data are in one place, but for the HTTP service, files, Redis and S3, whose locks are in a SQLite
+file here. Processes are frozen and killed, their networks and clocks disturbed.
 
 """,
     OWN: """
 ## With attacks on the servers
 
-The same by `fencelock verify --own`, which starts the servers itself. They are killed, frozen and restarted, a backup
-of them is restored while processes run on, and in a cluster of three the leader is isolated from the others.
+The same by `fencelock verify --own`, which starts the servers itself. They are killed, frozen and restarted. A backup
+of those that can hold locks is restored while processes run on, and in a cluster of three the leader is isolated from
+the others. The emulator of DynamoDB keeps nothing over a kill, so it is frozen and restarted only.
 
 """,
     FAULTS: """
@@ -50,9 +58,9 @@ of them is restored while processes run on, and in a cluster of three the leader
 After each fault of a server every lock must go on before the next one comes. `takeovers`: the leader is killed, frozen
 for long and for a moment, all are killed, the leader is isolated; clocks of processes go a tenth too fast or too slow,
 and the guarded table is in a SQLite file. `elsewhere`: the quorum is lost, and the table is in PostgreSQL. `race`: each
-process releases the lock before it writes, so that only the guard keeps them apart. `sqlite-anywhere`: 32 processes are
-frozen and killed at any instruction. `zookeeper-weather`: threads share connections that are cut, held up and lose
-requests and replies.
+process releases the lock before it writes, so that only the guard keeps them apart. `anywhere`: 32 processes are frozen
+and killed at any instruction. `weather`: threads share connections that are cut, held up and lose requests and replies.
+`s3-locks`: as in the first table, with the locks in the bucket too.
 
 """,
 }
@@ -74,6 +82,7 @@ _ROWS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
         "longest time without a grant of a lock",
         lambda told: f"{max(one['longest_gap'] for one in told['locks'].values()):.1f} s",
     ),
+    ("seconds of the attack", lambda told: round(told["amounts"]["duration"])),
     ("losses told to processes that went on", lambda told: told["amounts"]["losses"]),
     (
         "overlaps that an expired lease explains",
@@ -85,7 +94,7 @@ _ROWS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
 def page(report: CampaignReport) -> str:
     """Return the page of a report, as Markdown."""
     found = list(report.results.values())
-    text = _head(report, found)
+    text = _head(found)
     for group, head in _GROUPS.items():
         if members := [one for one in found if one.group == group]:
             text += head + _table(members)
@@ -95,18 +104,22 @@ def page(report: CampaignReport) -> str:
     if report.missing:
         text += "\n## Campaigns without a result\n\n"
         text += "".join(f"- `{name}` {_in_one_line(reason)}\n" for name, reason in report.missing.items())
-    return text
+    return text + _runs(found)
 
 
-def _head(report: CampaignReport, found: list[CampaignFinding]) -> str:
+def _runs(found: list[CampaignFinding]) -> str:
+    """Return a table with a row for each run."""
+    runs = dict.fromkeys(one.run for one in found)
+    names = {run: ", ".join(f"`{one.schedule}`" for one in found if one.run == run) for run in runs}
+    return _RUNS + "".join(
+        f"| {names[run]} | `{run.commit}` | {run.measured} | `{run.command}` | {run.machine} |\n" for run in runs
+    )
+
+
+def _head(found: list[CampaignFinding]) -> str:
     broken = sum(one.told["violations_in_all"] for one in found)
     short = [f"`{one.schedule}`" for one in found if one.told["verdict"] == NAMES[NOT_ENOUGH]]
     told = _HEAD.format(
-        command=report.command,
-        commit=report.commit,
-        measured=report.measured,
-        minutes=report.seconds / _SECONDS_PER_MINUTE,
-        machine=report.machine,
         campaigns=f"{len(found)} campaigns" if len(found) != 1 else "1 campaign",
         violations=f"{broken:,} violation{'s' * (broken != 1)}" if broken else "the checkers found no violation",
         too_little=f" Too little happened to prove anything in {', '.join(short)}." if short else "",
