@@ -1,19 +1,20 @@
 """Contenders take turns in processes of their own; who is not installed is left out, and everybody else is measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pytest
 
 from fencelock_lab.benchmarks.measure import Measurement
+from fencelock_lab.benchmarks.parts import SUBJECTS
 from fencelock_lab.benchmarks.peers import contest
 from fencelock_lab.benchmarks.peers.contender import Contender
 from fencelock_lab.benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
 from fencelock_lab.benchmarks.peers.player import Player, contenders
-from fencelock_lab.benchmarks.stores import site
+from fencelock_lab.benchmarks.stores import Site, site
 
 SHORT: dict[str, object] = {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.1, "SETTLE_S": 0.05, "TURNS": 2}
-STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
+STORES = [subject for subject, parts in SUBJECTS.items() if "contest" in parts]
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -68,6 +69,48 @@ def test_a_contender_that_fails_later_costs_nobody_else_the_table(
         results = contest.run(place, 0)
     assert _variants(results, ALONE) == {one.name for one in contenders("sqlite")} - {"fencelock"}
     assert "left out: fencelock: no answer in 15 s" in capsys.readouterr().err
+
+
+class Idle(LaterFailure):
+    """A contender's process that does nothing."""
+
+    def ask(self, *_: object, request_timeout_s: float = 0.0) -> list[int]:
+        """Answer as if there had been one cycle."""
+        return [1000]
+
+    def send(self, *command: object) -> None:
+        """Do nothing."""
+
+    def receive(self, request_timeout_s: float = 0.0) -> None:
+        """Do nothing."""
+
+
+def test_no_more_processes_compete_than_a_store_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def measure(_: int, players: Sequence[Player]) -> contest.Measured:
+        sizes.append(len(players))
+        return {}
+
+    for name, value in {"Player": Idle, "_contend": measure, "_hand_over": measure}.items():
+        monkeypatch.setattr(contest, name, value)
+    contest.Contest(Site("dynamodb", "", "", most_processes=9)).run(0)
+    assert set(sizes) == {2, 8, 9}, "8 compete, and 8 wait for one"
+
+
+def test_where_nobody_waits_no_time_is_spent_on_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+
+    def take_turns(seconds: float) -> range:
+        turns.append(seconds)
+        return range(1)
+
+    alone = [one for one in contenders("s3") if not one.can_wait]
+    for name, value in {"Player": Idle, "turns": take_turns, "contenders": lambda _: alone}.items():
+        monkeypatch.setattr(contest, name, value)
+    results = contest.Contest(Site("s3", "", "")).run(600.0)
+    assert turns == [600.0], "all of it is for those alone"
+    assert {one.variant for one in results} == {one.name for one in alone}
 
 
 def _variants(results: list[Measurement], case: str) -> set[str]:

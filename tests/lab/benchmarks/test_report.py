@@ -11,6 +11,8 @@ import pytest
 from fencelock_lab.benchmarks import __main__ as command
 from fencelock_lab.benchmarks import page, plots
 from fencelock_lab.benchmarks.cases import held, waiting
+from fencelock_lab.benchmarks.cases.guarded import CASE
+from fencelock_lab.benchmarks.guards import GUARDED
 from fencelock_lab.benchmarks.measure import Measurement, amount, compare, quantile, summarise, turns
 from fencelock_lab.benchmarks.parts import SUBJECTS, chosen, shares
 from fencelock_lab.benchmarks.peers.contest import ALONE, RATE, handing_over, many
@@ -35,6 +37,7 @@ PLANTED = Report(
         Measurement(handing_over(8), "fencelock", "ms", 0.876, 0.7, 0.9),
         Measurement("a question", "quick enough", "us", 10.0, 9.0, 11.0, ratio=1.2, aim=1.3),
         Measurement("a question", "too slow", "us", 20.0, 19.0, 21.0, ratio=1.4, aim=1.3),
+        Measurement(f"{CASE}, a planted kind", GUARDED, "us", 20.0, 19.0, 21.0, ratio=1.5, aim=1.4),
         Measurement(waiting.HAND_OFF, "10,000 waiting", "ms", 3.21, 3.0, 4.0),
         Measurement(held.RENEWAL, "1,000 leases", "% of a core", 0.0, 0.0, 0.0),
         Measurement(held.RENEWAL, "10,000 leases", "% of a core", 3.5, 3.5, 3.5, aim=3.0),
@@ -66,20 +69,23 @@ def test_the_table_has_a_row_for_each_who_was_measured() -> None:
 
 def test_a_rate_of_several_turns_has_its_range_and_one_of_a_single_turn_says_so() -> None:
     assert "in one turn of one second:" in page.as_markdown([PLANTED])
+    nobody_waits = [one for one in PLANTED.results if not one.case.startswith(RATE)]
+    assert "in one turn of one second:" not in page.as_markdown([replace(PLANTED, results=nobody_waits)])
     rates = summarise(many(RATE, 8), "fencelock", "/s", [900.0, 1000.0, 1300.0])
     told = page.as_markdown([replace(PLANTED, results=[*PLANTED.results, rates])])
     assert "| 1,000 (900 to 1,300) |" in told
     assert "in one turn of one second:" not in told
 
 
-def test_each_table_of_libraries_says_who_waits_for_a_disk() -> None:
-    assert set(page.FLUSHES) == {subject for subject, parts in SUBJECTS.items() if "contest" in parts}
+def test_each_store_says_what_was_measured_and_who_waits_for_a_disk() -> None:
+    assert set(page.SERVERS) == {subject for subject, parts in SUBJECTS.items() if {"contest", "guarded"} & set(parts)}
+    assert "**An emulator" in page.as_markdown([replace(PLANTED, subject="dynamodb")])
     assert "`appendfsync always`" in page.as_markdown([replace(PLANTED, subject="redis")])
 
 
 def test_what_is_missed_or_not_measured_is_said() -> None:
     told = page.as_markdown([PLANTED])
-    assert "| a question | quick enough | 10 us | 9 to 11 | 1.2x | 1.3x |" in told
+    assert "| a question | quick enough | 10 us | 9 to 11 | 1.2x | 1.3x: met |" in told
     assert "|  | too slow | 20 us | 19 to 21 | 1.4x | 1.3x: *missed* |" in told
     assert "|  | 10,000 leases | 3.5 % of a core |  |  | 3 % of a core: *missed* |" in told
     assert "Not measured: known (OSError: no room)." in told
@@ -88,7 +94,8 @@ def test_what_is_missed_or_not_measured_is_said() -> None:
 @pytest.mark.campaign
 def test_pictures_show_everybody_and_are_the_same_each_time() -> None:
     pictures = plots.draw([PLANTED])
-    assert set(pictures) == {"postgres", "scale"}
+    assert set(pictures) == {"postgres", "guarded", "scale"}
+    assert "Planted 1.0: a planted kind" in _words(pictures["guarded"])
     for name in ("by hand", "fencelock", "somebody"):
         assert name in _words(pictures["postgres"])
     assert "Planted 1.0" in _words(pictures["scale"])
@@ -139,7 +146,7 @@ def test_the_command_writes_results_and_page(tmp_path: Path) -> None:
     assert "| requests for each beat | 1,000 leases | 1 requests |" in told
     draw = ["--draw", str(tmp_path / "pictures"), "--out", str(tmp_path)]
     subprocess.run([sys.executable, "-m", "fencelock_lab.benchmarks", *draw], cwd=ROOT, check=True, timeout=100)
-    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {"postgres.svg", "scale.svg"}
+    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {"postgres.svg", "guarded.svg", "scale.svg"}
 
 
 def test_a_subject_that_fails_leaves_the_others_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Draw the results as SVG pictures: one for each store, and one over the number of waiters and leases.
+"""Draw the results as SVG pictures: one for each store, one of guarded writes, and one of many waiters and leases.
 
 Promise: the same results give the same picture, byte for byte. The pictures are not kept in the repository.
 """
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fencelock_lab.benchmarks.cases import held, waiting
+from fencelock_lab.benchmarks.cases.guarded import CASE
+from fencelock_lab.benchmarks.guards import GUARDED
+from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.peers.contest import ALONE, PROCESSES, RATE, WAITERS, handing_over, many
 from fencelock_lab.benchmarks.peers.ours import FENCELOCK
 from fencelock_lab.benchmarks.results import Report, by_variant
@@ -23,8 +26,10 @@ _OTHERS = ("#0969da", "#bc4c00", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#c
 
 
 def draw(reports: Sequence[Report]) -> dict[str, str]:
-    """Return the pictures by their names: one for each subject, and one of all of them."""
+    """Return the pictures by their names: one for each store with locks, and those of all stores."""
     pictures = {one.subject: _store(one) for one in reports if one.find(ALONE)}
+    if any(map(_guarded, reports)):
+        pictures["guarded"] = _ratios(reports)
     if any(report.find(case) for report in reports for case in SCALE):
         pictures["scale"] = _scale(reports)
     return pictures
@@ -106,6 +111,29 @@ def _scale(reports: Sequence[Report]) -> str:
                 lines[report.title] = drawn[0]
         axes.set(xscale="log", yscale="log", title=title, xlabel=below, ylabel=beside)
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, frameon=False)
+    return _svg(figure)
+
+
+def _guarded(report: Report) -> list[Measurement]:
+    """Return the ratios of guarded writes to the same by hand."""
+    return [result for result in report.results if result.variant == GUARDED and result.ratio is not None]
+
+
+def _ratios(reports: Sequence[Report]) -> str:
+    """Draw one bar for each kind of guarded write, and a mark where it should end."""
+    found = [(report.title, result) for report in reports for result in _guarded(report)]
+    figure, panels = _figure([["ratios"]], 1 + 0.22 * len(found))
+    axes = panels["ratios"]
+    names = [f"{title}: {result.case.removeprefix(f'{CASE}, ')}" for title, result in found]
+    axes.barh(names, [result.ratio for _, result in found], color=_OURS)
+    aims = [(name, result.aim) for name, (_, result) in zip(names, found, strict=True) if result.aim is not None]
+    if aims:
+        axes.plot(
+            [aim for _, aim in aims], [name for name, _ in aims], "|", color=_OTHERS[1], markersize=9, label="aim"
+        )
+        axes.legend(frameon=False)
+    axes.invert_yaxis()
+    axes.set(title="a guarded write", xlabel="times the same by hand, which looks at a mark")
     return _svg(figure)
 
 

@@ -7,7 +7,7 @@ import itertools
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 CASE = "a guarded write"
-TURN_S = 60.0
+TURN_S = 240.0
+"""How long a turn may take, on a busy machine. The first one also prepares what the kind needs."""
 
 
 def run(site: Site, seconds: float) -> list[Measurement]:
@@ -70,23 +71,35 @@ def turns_of(writers: Sequence[Child], seconds: float) -> dict[str, list[float]]
 
 def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection[Any, Any]") -> None:
     """Write in turns, at each command."""
+    guards = import_module(f"fencelock_lab.benchmarks.guards.{store}")
 
     @cache
     def variants() -> dict[str, Operation]:
-        made: dict[str, Operation] = import_module(f"fencelock_lab.benchmarks.guards.{store}").variants(url, kind)
+        made: dict[str, Operation] = guards.variants(url, kind)
         return made
 
-    serve_turns(line, barrier, variants, kind.batch)
+    tidy = partial(guards.tidy, url, kind) if hasattr(guards, "tidy") else _nothing
+    serve_turns(line, barrier, variants, kind.batch, before=tidy)
+
+
+def _nothing() -> None:
+    pass
 
 
 def serve_turns(
-    line: "Connection[Any, Any]", barrier: Barrier, variants: Callable[[], Mapping[str, Operation]], batch: int
+    line: "Connection[Any, Any]",
+    barrier: Barrier,
+    variants: Callable[[], Mapping[str, Operation]],
+    batch: int,
+    *,
+    before: Operation = _nothing,
 ) -> None:
-    """Take a turn with each variant at each command, in step with the other processes."""
+    """Take a turn with each variant at each command, in step with the other processes; do `before` before each."""
     numbers = itertools.count()
 
     def take_a_turn() -> list[tuple[str, float]]:
         taken = {}
+        before()
         for name in rotated(tuple(variants()), next(numbers)):
             barrier.wait(TURN_S)
             taken[name] = seconds_each(variants()[name], batch) * US_PER_S

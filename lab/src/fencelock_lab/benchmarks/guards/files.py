@@ -15,7 +15,7 @@ from fencelock_lab.benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CH
 
 KINDS = (
     Kind("1 writer, 1 file", batch=5, aim=1.3),
-    Kind("1 writer, 20 files", statements=20, batch=2),
+    Kind("1 writer, 20 files", statements=20, batch=2, aim=1.3),
 )
 _MARK = b"1"
 

@@ -72,7 +72,8 @@ class Contest:
     def run(self, seconds: float) -> list[Measurement]:
         """Measure everything in TURNS turns at least; use the time that is left for further ones."""
         until = time.monotonic() + seconds
-        results = self._alone(seconds * ALONE_SHARE)
+        is_contended = any(one.can_wait for one in self._contenders)
+        results = self._alone(seconds * ALONE_SHARE if is_contended else seconds)
         results += self._together(until)
         lacks = {one.name: one.lacks for one in self._contenders}
         return [replace(result, lacks=lacks[result.variant]) for result in results]
@@ -118,7 +119,7 @@ class Contest:
                 except ChildProcessError as error:
                     print(f"left out from here on: {error}", file=sys.stderr)
                     left.remove(one)
-            if number + 1 >= TURNS and 2 * time.monotonic() - began > until:
+            if not left or (number + 1 >= TURNS and 2 * time.monotonic() - began > until):
                 break
         return [
             summarise(case, name, _unit(case), values) for case, own in samples.items() for name, values in own.items()
@@ -128,6 +129,7 @@ class Contest:
         """Measure one contender with more and more processes; start each process once."""
         steps = [(size, partial(_contend, size)) for size in PROCESSES]
         steps += [(waiters + 1, partial(_hand_over, waiters)) for waiters in WAITERS]
+        steps = [step for step in steps if step[0] <= self._site.most_processes]
         players: list[Player] = []
         with ExitStack() as stack:
             for size, measure in sorted(steps, key=itemgetter(0)):

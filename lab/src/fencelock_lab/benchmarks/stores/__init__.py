@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 500
 """A server takes so many: 64 processes have several each, and it may not have missed those measured before yet."""
+MOST_PROCESSES = 65
+"""One that holds, and 64."""
 PREFIX = "fl-bench-"
 Operation = Callable[[], object]
 
@@ -26,7 +28,8 @@ Operation = Callable[[], object]
 class Site:
     """A running store: its title, fencelock's source there, and its server, if it has one.
 
-    `ask_source` returns the number of requests that the server has had, if it reports that at once.
+    `asked` returns the number of requests that the server has had, if it reports that at once. More processes than
+    `most_processes` do not compete there: where waiters look from time to time, the last one's turn comes too late.
     """
 
     store: str
@@ -34,6 +37,7 @@ class Site:
     url: str
     server: "Server | None" = None
     asked: Callable[[], int] | None = None
+    most_processes: int = MOST_PROCESSES
 
 
 def install(url: str) -> None:
