@@ -23,8 +23,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 demo: ## see a split brain, without and with fencing
-	@scripts/venv .venv fencelock --editable '.[cli]' --editable ./lab
-	@.venv/bin/fencelock demo $(DEMO)
+	@scripts/venv .venv-demo fencelock --editable '.[cli]' --editable ./lab
+	@.venv-demo/bin/fencelock demo $(DEMO)
 
 example: ## see two fenced services refuse a nightly job that was frozen
 	@scripts/venv .venv-example packages --require-hashes --requirement requirements/example.txt
@@ -59,5 +59,8 @@ mutants: ## break the rules' code in many small ways, and check that the tests f
 	@scripts/mutants
 
 clean: ## remove everything that make has created
-	rm -rf .venv* .cache dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	for made in .venv*; do \
+	    if [ -e "$$made/.made-with" ] || [ -e "$$made/.unfinished" ]; then rm -rf "$$made"; fi; \
+	done
+	rm -rf .venv.outdated .venv-*.outdated .cache dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,8 @@
 """A test without its program skips, and says what to install; in CI it fails."""
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,24 @@ def test_every_program_of_the_lab_is_among_those_that_are_installed() -> None:
     """The lab's errors and scripts/install-servers name the same Debian packages."""
     installed = (ROOT / "requirements" / "system.txt").read_text().split()
     assert sorted(set(PACKAGES.values()) - set(installed)) == []
+
+
+def test_a_package_that_this_system_does_not_have_keeps_no_other_from_being_installed(tmp_path: Path) -> None:
+    """`apt-get install` of several packages installs none if it does not know one of them."""
+    scripts, done = tmp_path / "scripts", tmp_path / "done"
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "system.txt").write_text("# A comment\nno-such-one one\nno-such-two two\nsh three\n")
+    scripts.mkdir()
+    shutil.copy(ROOT / "scripts" / "install-servers", scripts)
+    commands = {
+        "id": "echo 0",
+        "apt-get": f'echo "$@" >> {done}',
+        "apt-cache": 'case $2 in one) echo "  Candidate: (none)";; *) echo "  Candidate: 1.2";; esac',
+    }
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    told = subprocess.run([scripts / "install-servers"], env=environment, capture_output=True, text=True, check=True)
+    assert done.read_text() == "update\ninstall --yes --no-install-recommends two\n"
+    assert "no package one: tests that need it will skip" in told.stdout
