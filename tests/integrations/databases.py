@@ -81,6 +81,22 @@ def make_tables(guarded: GuardedDatabase) -> None:
     guarded.guard().protect(RESOURCE)
 
 
+def _make_tables_in(database: Database) -> None:
+    make_tables(_postgres(database))
+
+
+@contextmanager
+def open_guarded(kind: str, folder: Path, fleet: Any) -> Iterator[GuardedDatabase]:
+    """Open a database with the tables of `make_tables`; `fleet` as for `open_database`."""
+    if kind == "postgres":
+        with fresh_database(fleet("postgres_fleet").shared(POSTGRES), _make_tables_in) as database:
+            yield _postgres(database)
+        return
+    with open_database(kind, folder, fleet) as guarded:
+        make_tables(guarded)
+        yield guarded
+
+
 @contextmanager
 def open_database(kind: str, folder: Path, fleet: Any) -> Iterator[GuardedDatabase]:
     """Open an empty database; `fleet` returns the fleet of servers by its fixture's name."""

@@ -10,7 +10,7 @@ from django.db import Error, connection
 from fencelock import BlockLostError, FencelockError, SourceUnavailableError
 from fencelock._api.idle_limit import is_from_lost_block
 from fencelock.integrations.django import fenced
-from tests.integrations.databases import GuardedDatabase, make_tables, open_database
+from tests.integrations.databases import GuardedDatabase, open_guarded
 from tests.integrations.djangos import connected_to
 from tests.integrations.endings import WRITE, check_endings
 from tests.integrations.proxies import proxy_before
@@ -51,8 +51,7 @@ def test_a_reply_lost_at_the_end_is_reported_correctly(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     lease = HandmadeLease(5)
-    with open_database(kind, tmp_path, request.getfixturevalue) as guarded, proxy_before(guarded) as proxy:
-        make_tables(guarded)
+    with open_guarded(kind, tmp_path, request.getfixturevalue) as guarded, proxy_before(guarded) as proxy:
         found = []
         with connected_to(dataclasses.replace(guarded, settings=guarded.settings | {"PORT": str(proxy.port)})):
             for nth in (1, 2, 3):
@@ -82,18 +81,16 @@ def test_g3_a_block_whose_session_the_server_ended_says_so(
             if then is not None:
                 cursor.execute(then)
 
-    with open_database(kind, tmp_path, request.getfixturevalue) as guarded:
-        make_tables(guarded)
-        with connected_to(guarded):
-            for then in (WRITE, None):
-                with pytest.raises((BlockLostError, Error)) as caught:
-                    lose(guarded, then)
-                told = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
-                assert "closed inside its block" in told
-                assert "token 5 is still valid, for 30.0 s: only this block is gone" in told
-                assert "might be idle for 77 s, its `idle`" in told
-                assert is_from_lost_block(caught.value)
-                assert guarded.value() == "first"
+    with open_guarded(kind, tmp_path, request.getfixturevalue) as guarded, connected_to(guarded):
+        for then in (WRITE, None):
+            with pytest.raises((BlockLostError, Error)) as caught:
+                lose(guarded, then)
+            told = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+            assert "closed inside its block" in told
+            assert "token 5 is still valid, for 30.0 s: only this block is gone" in told
+            assert "might be idle for 77 s, its `idle`" in told
+            assert is_from_lost_block(caught.value)
+            assert guarded.value() == "first"
 
 
 @pytest.mark.server_wide
@@ -101,8 +98,7 @@ def test_g3_a_block_whose_session_the_server_ended_says_so(
 def test_a_block_that_finds_no_database_is_definite(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The tenure has sealed before, so that the guard's own client is not asked."""
     lease = HandmadeLease(5)
-    with open_database(kind, tmp_path, request.getfixturevalue) as guarded:
-        make_tables(guarded)
+    with open_guarded(kind, tmp_path, request.getfixturevalue) as guarded:
         guard = guarded.guard()
         guard.seal(lease)
         with (

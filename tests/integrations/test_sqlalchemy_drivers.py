@@ -16,7 +16,7 @@ from fencelock import AlreadyDoneError, BlockLostError, GuardError, StaleTokenEr
 from fencelock._api.idle_limit import is_from_lost_block
 from tests.integrations.alchemy import Body, Stack, write
 from tests.integrations.alembics import TERMS, Project
-from tests.integrations.databases import GuardedDatabase, make_tables, open_database
+from tests.integrations.databases import GuardedDatabase, open_guarded
 from tests.integrations.endings import ENDED, WRITE, check_endings
 from tests.support.guards import HandmadeLease
 from tests.support.programs import refuse
@@ -42,8 +42,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GuardedD
         if driver in OPTIONAL:
             pytest.skip(f"{module} is not installed")
         refuse(f"{module} is not installed: see requirements/test.txt")
-    with open_database(kind, tmp_path, request.getfixturevalue) as there:
-        make_tables(there)
+    with open_guarded(kind, tmp_path, request.getfixturevalue) as there:
         scheme, _, rest = there.engines[0].partition("://")
         url = f"{scheme.partition('+')[0]}+{driver}://{rest}"
         yield replace(there, engines=(url, url))

@@ -17,7 +17,7 @@ from fencelock import ConfigError, GuardError
 from fencelock.integrations.sqlalchemy import fenced
 from fencelock.integrations.sqlalchemy.urls import url_of
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
-from tests.integrations.databases import GuardedDatabase, make_tables, open_database
+from tests.integrations.databases import GuardedDatabase, open_guarded
 from tests.support.guards import LOCK, HandmadeLease
 
 ENDING = {
@@ -30,8 +30,7 @@ ENDING = {
 @pytest.fixture
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GuardedDatabase]:
     """A file of SQLite's."""
-    with open_database("sqlite", tmp_path, request.getfixturevalue) as guarded:
-        make_tables(guarded)
+    with open_guarded("sqlite", tmp_path, request.getfixturevalue) as guarded:
         yield guarded
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from fencelock import BlockLostError, FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.integrations.sqlalchemy import fenced
 from tests.integrations.alchemy import TARGETS, Stack, write
-from tests.integrations.databases import GuardedDatabase, make_tables, open_database
+from tests.integrations.databases import GuardedDatabase, open_guarded
 from tests.integrations.proxies import proxy_before
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
@@ -38,8 +38,7 @@ only_postgres = pytest.mark.parametrize("guarded", ["postgres"], indirect=True)
 
 @pytest.fixture(params=["postgres", "mysql"])
 def guarded(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[GuardedDatabase]:
-    with open_database(request.param, tmp_path, request.getfixturevalue) as place:
-        make_tables(place)
+    with open_guarded(request.param, tmp_path, request.getfixturevalue) as place:
         yield place
 
 

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-import fencelock
 from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from tests.sql.clients import SqlClient
 from tests.sql.clock import ClockedServer, clocked_server
-from tests.sql.dialect import MakeRole, SqlDialect, install
-from tests.sql.guarded import TABLE, Guarded
+from tests.sql.dialect import MakeRole, SqlDialect, empty, install
+from tests.sql.guarded import Guarded, make_guarded, make_table
 from tests.sql.losses import LossScene, OpenScene
 from tests.sql.mysql.dialect import MySQLDialect
 from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.stage import SqlStage
 from tests.sql.waiters import Waiter
-from tests.support.guards import LOCK, RESOURCE
 from tests.support.helpers import wait_until
 
 VERSIONS = {"postgres15": "15", "postgres18": "18"}
@@ -45,9 +43,10 @@ def sql(sql_server: str, postgres_fleet: PostgresFleet, mysql_fleet: MariaDBFlee
 
 
 @pytest.fixture
-def database(sql: SqlDialect) -> Iterator[Any]:
-    """Yield a database of the test's own on the shared server."""
-    with sql.fresh_database() as made:
+def database(request: pytest.FixtureRequest, sql: SqlDialect) -> Iterator[Any]:
+    """Yield a database of the test's own on the shared server, filled for one that asks for `guarded` or `url`."""
+    fill = make_guarded if "guarded" in request.fixturenames else empty
+    with sql.fresh_database(fill, has_source="url" in request.fixturenames) as made:
         yield made
 
 
@@ -61,7 +60,7 @@ def own_database(sql: SqlDialect) -> Iterator[Any]:
 @pytest.fixture
 def url(database: Any) -> str:
     """Return the address of a source."""
-    return install(database.url())
+    return str(database.url())
 
 
 @pytest.fixture
@@ -117,16 +116,14 @@ def stage(sql: SqlDialect, database: Any, url: str, tmp_path: Path) -> Iterator[
 @pytest.fixture
 def unprotected(sql: SqlDialect, database: Any) -> Guarded:
     """Return a database with the table `reports`, and nothing of fencelock's."""
-    for statement in TABLE:
-        database.rows(statement)
+    make_table(database)
     return Guarded(sql, database)
 
 
 @pytest.fixture
-def guarded(unprotected: Guarded) -> Guarded:
+def guarded(sql: SqlDialect, database: Any) -> Guarded:
     """Return a database whose table `reports` has one row, and is protected."""
-    fencelock.guard(unprotected.database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
-    return unprotected
+    return Guarded(sql, database)
 
 
 @pytest.fixture

@@ -16,6 +16,10 @@ from tests.support.helpers import wait_until
 MakeRole = Callable[..., str]
 
 
+def empty(_: Any) -> None:
+    """Fill a database with nothing."""
+
+
 def install(url: str) -> str:
     """Install a source at an address, and return the address."""
     source_store(url).install()
@@ -137,8 +141,13 @@ class SqlDialect(ABC):
         """Create an empty database."""
 
     @abstractmethod
-    def fresh_database(self) -> AbstractContextManager[Any]:
-        """Have a new database on the shared server."""
+    def fresh_database(
+        self, fill: Callable[[Any], None] = empty, *, has_source: bool = False
+    ) -> AbstractContextManager[Any]:
+        """Have a new database on the shared server, filled by this function, and maybe with a source.
+
+        Or a copy of a database that was filled by it.
+        """
 
     @contextmanager
     def own_database(self) -> Iterator[Any]:

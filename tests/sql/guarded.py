@@ -18,6 +18,18 @@ FORGED = 2**53
 TABLE = ("CREATE TABLE reports (id int PRIMARY KEY, value varchar(200))", "INSERT INTO reports VALUES (1, 'first')")
 
 
+def make_table(database: Any) -> None:
+    """Create the table `reports` with one row."""
+    for statement in TABLE:
+        database.rows(statement)
+
+
+def make_guarded(database: Any) -> None:
+    """Create the table `reports` with one row, and protect it."""
+    make_table(database)
+    fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+
+
 class Guarded:
     """A database whose table `reports` is protected as the resource of that name."""
 

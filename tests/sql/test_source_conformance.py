@@ -1,11 +1,8 @@
 """The sources of both SQL servers keep every rule, over threads and over the client library's own asyncio."""
 
-from typing import Any
-
 import pytest
 
 from fencelock.testing import AsyncSourceConformance, SourceConformance
-from tests.sql.dialect import install
 
 
 class InDatabase:
@@ -15,12 +12,12 @@ class InDatabase:
         """The database comes first, by the fixture."""
 
     @pytest.fixture(autouse=True)
-    def _in_database(self, database: Any) -> None:
-        self.database = database
+    def _in_database(self, url: str) -> None:
+        self.url = url
         super().setup_method()
 
     def make_url(self) -> str:
-        return install(self.database.url())
+        return self.url
 
 
 class TestSqlSource(InDatabase, SourceConformance):

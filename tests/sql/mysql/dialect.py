@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
-from tests.sql.dialect import MakeRole, SqlDialect, run, run_async
+from tests.sql.dialect import MakeRole, SqlDialect, empty, install, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.framing import MySQLProxy
 from tests.support.guards import RESOURCE, sequencer
@@ -123,8 +123,13 @@ class MySQLDialect(SqlDialect):
         return Database(server, name)
 
     @contextmanager
-    def fresh_database(self) -> Iterator[Database]:
+    def fresh_database(
+        self, fill: Callable[[Database], None] = empty, *, has_source: bool = False
+    ) -> Iterator[Database]:
         with fresh_mysql_database(self.shared()) as database:
+            fill(database)
+            if has_source:
+                install(database.url())
             yield database
 
     def flush(self, database: Database) -> None:

@@ -1,6 +1,6 @@
 """PostgreSQL as the tests of both servers see it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from fencelock import Sequencer
 from fencelock.stores.postgres.source.codec import SQL
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.sql.clients import SqlClient
-from tests.sql.dialect import MakeRole, SqlDialect, run
+from tests.sql.dialect import MakeRole, SqlDialect, empty, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import RESOURCE, sequencer
@@ -94,8 +94,10 @@ class PostgresDialect(SqlDialect):
         return Database(server, name)
 
     @contextmanager
-    def fresh_database(self) -> Iterator[Database]:
-        with fresh_database(self.shared()) as database:
+    def fresh_database(
+        self, fill: Callable[[Database], None] = empty, *, has_source: bool = False
+    ) -> Iterator[Database]:
+        with fresh_database(self.shared(), fill, has_source=has_source) as database:
             yield database
 
     def flush(self, database: Database) -> None:
