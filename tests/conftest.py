@@ -1,5 +1,6 @@
 """Fixtures for every test. A store's own fixtures live in a module of their own."""
 
+import gc
 import os
 import shutil
 import signal
@@ -8,10 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import fencelock
 from fencelock.stores.sqlite.connection import wal_reset
 from tests.process.actors import Stage
+
+# On a loaded machine the making of an example may take seconds: that is no failure.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 pytest_plugins = [
     "tests.budgets",
@@ -20,6 +26,7 @@ pytest_plugins = [
     "tests.turns",
     "tests.fix_servers",
     "tests.own_process",
+    "tests.run_reports",
     "tests.sql.postgres.fix_postgres",
     "tests.sql.postgres.fix_copies",
     "tests.sql.postgres.fix_pgbouncer",
@@ -54,6 +61,20 @@ def pytest_configure() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without the garbage collector, and keep it out of them afterwards.
+
+    They stay until the end: to look through them takes a collector half a second, each of the many times that it runs.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture

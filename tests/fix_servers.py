@@ -119,7 +119,9 @@ def etcd_fleet(request: pytest.FixtureRequest) -> Iterator[EtcdFleet]:
 @pytest.fixture(scope="session")
 def zookeeper_fleet(request: pytest.FixtureRequest) -> Iterator[ZooKeeperFleet]:
     """Yield what makes ZooKeeper servers."""
-    yield from _fleet(ZooKeeperFleet, request)
+    for fleet in _fleet(ZooKeeperFleet, request):
+        fleet.archives_classes = True
+        yield fleet
 
 
 @pytest.fixture(scope="session")

@@ -63,9 +63,10 @@ def failures_in_a_process(folder: Path, *kits: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_store_from_a_separate_package_passes_the_kits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", ["", pytest.param("Async", marks=pytest.mark.campaign)], ids=["sync", "async"])
+def test_a_store_from_a_separate_package_passes_the_kits(tmp_path: Path, kinds: str) -> None:
     install(tmp_path, module_text())
-    assert failures_in_a_process(tmp_path) == {}
+    assert failures_in_a_process(tmp_path, f"{kinds}TallySourceKit", f"{kinds}TallyGuardKit") == {}
 
 
 @pytest.mark.parametrize(

@@ -40,5 +40,6 @@ class TestDynamoDBSource(InDynamoDB, SourceConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncDynamoDBSource(InDynamoDB, AsyncSourceConformance):
     pass

@@ -60,5 +60,6 @@ class TestEtcdSourceOfThree(OnThree, SourceConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncEtcdSource(OnOne, AsyncSourceConformance):
     pass

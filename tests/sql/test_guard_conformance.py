@@ -45,6 +45,7 @@ class TestSqlGuard(InDatabase, GuardConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncSqlGuard(InDatabase, AsyncGuardConformance):
     async def put_async(self, native: Any, table: str, key: str, value: str) -> None:
         await run_async(native, self.upsert.format(table), key, value)

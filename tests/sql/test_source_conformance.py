@@ -24,5 +24,6 @@ class TestSqlSource(InDatabase, SourceConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncSqlSource(InDatabase, AsyncSourceConformance):
     pass

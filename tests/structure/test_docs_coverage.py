@@ -4,16 +4,17 @@ What exists is asked of the installed package: its classes, its scheme table, it
 somewhere.
 """
 
+import io
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fencelock import errors
+from fencelock.cli.commands import execute
 from fencelock.stores import registry
 from tests.support.helpers import ROOT
 
@@ -25,9 +26,10 @@ SCHEMES = sorted({*registry.SOURCES, *registry.GUARDS, *registry.UNSAFE_SOURCES}
 @cache
 def usage(*command: str) -> str:
     """Return what `fencelock COMMAND --help` prints."""
-    program = Path(sys.executable).with_name("fencelock")
-    words = [str(program), *command, "--help"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert execute([*command, "--help"]) == 0
+    return out.getvalue()
 
 
 def commands() -> list[str]:

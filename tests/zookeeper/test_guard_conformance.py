@@ -77,6 +77,7 @@ class TestZooKeeperGuard(InSubtree, GuardConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncZooKeeperGuard(InSubtree, AsyncGuardConformance):
     pass
 

@@ -44,5 +44,6 @@ class TestZooKeeperSource(OnServer, SourceConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestAsyncZooKeeperSource(OnServer, AsyncSourceConformance):
     pass

@@ -31,6 +31,7 @@ _ANSWER_S = 2.0
 _STARTING_ANSWER_S = 0.1
 """A server that has just begun to listen never answers its first client: the next one is answered at once."""
 _CHUNK_BYTES = 65536
+_ARCHIVE = "classes.jsa"
 
 
 class ZooKeeperServer(Server):
@@ -50,6 +51,8 @@ class ZooKeeperServer(Server):
         self.peers: dict[str, str] = {}
         self.options: list[str] = []
         """Further options of Java."""
+        self.classes: Path | None = None
+        """An archive of Java's classes, with which a start takes a quarter less of a core's time."""
         self.settings |= {
             "tickTime": tick_ms,
             "initLimit": 50,
@@ -76,6 +79,7 @@ class ZooKeeperServer(Server):
             "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             *self.options,
+            *([f"-XX:SharedArchiveFile={self.classes}"] if self.classes and self.classes.exists() else []),
         ]
         java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{need(ZOOKEEPER)}"]
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", settings]
@@ -182,9 +186,31 @@ class ZooKeeperFleet(Fleet[ZooKeeperServer]):
 
     kind = "zookeeper"
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.archives_classes = False
+        """Whether new servers share an archive of classes, which takes the first one a start more."""
+
     def new_server(self, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
         """Return a server, not started yet."""
-        return self.own(ZooKeeperServer(self.new_folder("server"), tick_ms=tick_ms))
+        return self.own(self._server("server", tick_ms=tick_ms))
+
+    def _server(self, name: str, **options: Any) -> ZooKeeperServer:
+        server = ZooKeeperServer(self.new_folder(name), **options)
+        if self.archives_classes:
+            server.classes = self.template("classes", self._archive) / _ARCHIVE
+        return server
+
+    def _archive(self, folder: Path) -> None:
+        """Have a server leave an archive of the classes that it has used."""
+        server = ZooKeeperServer(self.new_folder("server"))
+        server.options += ["-XX:+IgnoreUnrecognizedVMOptions", f"-XX:ArchiveClassesAtExit={folder / _ARCHIVE}"]
+        with server:
+            client = server.client()
+            client.create("/used")
+            client.stop()
+            client.close()
+            server.stop()
 
     def copy_of(self, data: Path, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
         """Return a server over a copy of a stopped server's data folder, not started yet."""
@@ -210,15 +236,13 @@ class ZooKeeperFleet(Fleet[ZooKeeperServer]):
         self, size: int, tick_ms: int, hosts: Sequence[str] = (), wraps: Sequence[Wrap] = ()
     ) -> ZooKeeperEnsemble:
         where = list(zip(hosts, wraps, strict=True)) or [(HOST, as_runner)] * size
-        return ZooKeeperEnsemble(
-            ZooKeeperServer(self.new_folder("member"), tick_ms=tick_ms, host=host, wrap=wrap) for host, wrap in where
-        )
+        return ZooKeeperEnsemble(self._server("member", tick_ms=tick_ms, host=host, wrap=wrap) for host, wrap in where)
 
     def shared(self) -> ZooKeeperServer:
         """Return the running server that all users of the folder share."""
 
         def make() -> Cluster[ZooKeeperServer]:
-            return Cluster([ZooKeeperServer(self.new_folder("server"))])
+            return Cluster([self._server("server")])
 
         def find(folders: list[Path]) -> Cluster[ZooKeeperServer]:
             return Cluster(ZooKeeperServer(folder) for folder in folders)
