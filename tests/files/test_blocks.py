@@ -351,13 +351,19 @@ def test_a_forked_child_does_not_keep_its_parents_lock(folder: GuardedFolder, mo
     held = folder_module.OpenFolder(folder.base)
     assert held.lock(create=False)
     reader, writer = os.pipe()
+    told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.write(tell, b"1")
         os.close(writer)
         os.read(reader, 1)
         os._exit(0)
     os.close(reader)
+    os.close(tell)
     try:
+        # The child has closed what it inherited before it runs its first line.
+        assert os.read(told, 1) == b"1"
+        os.close(told)
         with pytest.raises(SourceUnavailableError, match="has held the lock"):
             folder.guard.mark()
         held.close()

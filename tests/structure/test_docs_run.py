@@ -199,6 +199,7 @@ def read_through(document: Path, folder: Path) -> None:
 
 @pytest.mark.disk
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a page has tens of commands, and each has LIMIT_S
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_a_document_does_what_it_says_from_top_to_bottom(document: Path, tmp_path: Path) -> None:

@@ -5,10 +5,19 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
+from fencelock.stores.zookeeper.guard import connection
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
 from tests.fix_servers import fresh_name
 from tests.zookeeper.framing import ZooKeeperProxy
+
+SESSION_TICKS = 100
+"""The tests' ticks are short, and on a busy machine nothing runs for seconds: guards' sessions must survive that."""
+
+
+def pytest_configure() -> None:
+    """Lengthen the sessions of all guards."""
+    connection.SESSION_TICKS = SESSION_TICKS
 
 
 def fresh_base() -> str:

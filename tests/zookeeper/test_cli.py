@@ -44,7 +44,7 @@ def commands(program: Program, zookeeper: ZooKeeperServer) -> Commands:
 def test_commands_install_show_break_and_raise(commands: Commands) -> None:
     assert commands("install")[0] == 0
     with fencelock.connect(commands.url) as source:
-        lease = source.lock("nightly report", ttl=2.0, holder="the holder").acquire()
+        lease = source.lock("nightly report", ttl=4.0, holder="the holder").acquire()
         assert lease is not None
         shown = commands.json("show", "nightly report")
         assert (shown["holder"], shown["token"]) == ("the holder", str(lease.token))

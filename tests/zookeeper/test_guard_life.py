@@ -144,8 +144,11 @@ def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch:
     direct.close()
 
 
-def test_a_session_that_the_servers_would_change_leads_to_their_tick(zookeeper: ZooKeeperServer) -> None:
+def test_a_session_that_the_servers_would_change_leads_to_their_tick(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A guard's user asks for no ttl, so the error names the URL's tick instead."""
+    monkeypatch.setattr("fencelock.stores.zookeeper.guard.connection.SESSION_TICKS", 10)
     guard = fencelock.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
     with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.4 s instead.*tick_ms=…: fencelock assumes 10 ms"):
         guard.seal(HandmadeLease(5))
