@@ -86,8 +86,9 @@ class WriteAudit(NamedTuple):
 
 # --- the floor of purged marks ---------------------------------------------------------------------
 class Floor(NamedTuple):
-    """The highest token of a source up to which marks were purged: a resource without a mark admits only tokens above
-    it (G15). One floor per source is enough, because all tokens of a source come from one counter.
+    """The highest token of a source up to which marks were purged, or were raised after a restore: a resource without a
+    mark admits only tokens above it (G15). One floor per source is enough, because all tokens of a source come from one
+    counter.
     """
 
     source_id: str
