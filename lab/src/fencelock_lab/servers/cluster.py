@@ -26,11 +26,12 @@ class Cluster(Generic[AnyServer]):
         self.close()
 
     def start(self) -> None:
-        """Start every server that does not run, and return once all running servers take requests."""
+        """Start every server that does not run, and return once all take requests; SourceError if one ends."""
         for server in self.servers:
             if not server.is_running():
                 server.launch()
-        self.wait_until_ready()
+        for server in self.servers:
+            server.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         """Wait until every running server takes requests."""
