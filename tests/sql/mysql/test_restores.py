@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock import SourceError
+from fencelock import SchemaError, SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient, one_token
-from tests.sql.guarded import Guarded
+from tests.sql.guarded import Guarded, write
 from tests.sql.mysql.fix_mysql import Database
 from tests.sql.restored_rights import RestoredRights
+from tests.support.guards import HandmadeLease
 from tests.support.programs import need
 
 DUMP, RUN = "/usr/bin/mariadb-dump", "/usr/bin/mariadb"
@@ -26,8 +27,8 @@ def _run(program: str, server: MariaDBServer, *arguments: str, text: bytes = b""
     return done.stdout
 
 
-def _dump(database: Database) -> bytes:
-    return _run(DUMP, database.server, "--routines", "--single-transaction", database.name)
+def _dump(database: Database, *options: str) -> bytes:
+    return _run(DUMP, database.server, *(options or ("--routines",)), "--single-transaction", database.name)
 
 
 def _restore(database: Database, dump: bytes) -> None:
@@ -153,3 +154,30 @@ def test_g12_a_restore_brings_back_rights_and_keys_and_the_documented_steps_take
     story.take_away()
     _restore(guarded.database, dump)
     story.check()
+
+
+def test_a_dump_without_its_routines_serves_nobody_until_install_has_made_them_anew(guarded: Guarded) -> None:
+    """`mysqldump` leaves them out, unless it is asked for them."""
+    database, guard = guarded.database, guarded.guard()
+    url = database.url()
+    MySQLSource(url).install()
+    with guard.transaction(HandmadeLease(5)) as native:
+        write(native)
+    dump = _dump(database, "--skip-routines")
+    database.rows(f"DROP DATABASE {database.name}")
+    database.server.rows(f"CREATE DATABASE {database.name}")
+    _restore(database, dump)
+    with pytest.raises(SchemaError, match="fencelock install --source"):
+        one_token(url)
+    with pytest.raises(SchemaError, match="fencelock install --guard"):
+        guarded.guard().seal(HandmadeLease(6))
+    with guarded.client() as native, pytest.raises(guarded.sql.client_error, match="does not exist"):
+        write(native)
+    MySQLSource(url).install()
+    guarded.guard().install()
+    assert one_token(url) == 1
+    with pytest.raises(fencelock.StaleTokenError):
+        guarded.guard().seal(HandmadeLease(4))
+    with guarded.guard().transaction(HandmadeLease(6)) as native:
+        write(native, "after the restore")
+    assert guarded.value() == "after the restore"

@@ -13,6 +13,10 @@ SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()
 SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()
     AND TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$';
 
+-- name: probe
+-- Fails if the routines are missing, as after a dump without them.
+CALL fencelock_show_floors();
+
 -- name: lock
 -- Admits one installation at a time; the lock ends with the connection.
 SELECT COALESCE(GET_LOCK('{lock}', {limit_s}), 0);

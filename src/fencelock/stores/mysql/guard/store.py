@@ -54,6 +54,7 @@ INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30
 """How long one installation waits for another to end."""
 _NO_TABLE = 1146
+_NO_ROUTINE = 1305
 
 
 def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
@@ -163,7 +164,7 @@ def install(info: MySQLConnectionInfo) -> None:
         native = open_connection(info, REQUEST_TIMEOUT_S)
         try:
             results(native, SETTLE_SEPARATE)
-            if not (_is_installed(native) and not lost_tables(native)):
+            if not _is_whole(native):
                 _install(native, info)
         finally:
             FORKS.close(native)
@@ -186,6 +187,25 @@ def _is_installed(native: MySQLConnection) -> bool:
     return bool(rows)
 
 
+def _is_whole(native: MySQLConnection) -> bool:
+    """Return whether the schema is installed, and nothing of it is missing: a dump may have left the routines out."""
+    return _is_installed(native) and not lost_tables(native) and _has_routines(native)
+
+
+def _has_routines(native: MySQLConnection) -> bool:
+    """Return whether the routines exist. An error if their owner is gone: the triggers, too, run with its rights, so
+    new routines of another account would mend half of it.
+    """
+    try:
+        results(native, INSTALL.probe)
+    except pymysql.Error as error:
+        report = read_report(error)
+        if report is None or report.number != _NO_ROUTINE:
+            raise
+        return False
+    return True
+
+
 def lost_tables(native: MySQLConnection) -> list[str]:
     """Return which of fencelock's own tables are missing."""
     known = {row[0] for row in results(native, INSTALL.read_tables)[0]}
@@ -200,7 +220,7 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
             f"{info.url}: another installation has been running for {INSTALL_WAIT_S} s: try again"
         )
     is_installed = _is_installed(native)
-    if is_installed and not lost_tables(native):
+    if _is_whole(native):
         return
     for name in SCHEMA:
         results(native, SCHEMA[name])
