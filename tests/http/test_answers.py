@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from fencelock.http.asgi import MAX_HELD_BYTES
 from fencelock.http.service import FencedRequest, answering
 from tests.http.frameworks import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
 from tests.http.wire import UNANSWERED, fields_of, over_asgi, over_wsgi, scope_of
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, raised_for, value_in
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, raised_for, url_of, value_in
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 FAILED = {"type": "http.response.start", "status": 500, "headers": []}
@@ -399,6 +400,32 @@ def test_a_retry_is_not_asked_for_after_an_earlier_block(report: Report) -> None
     assert (reply.status, reply.kind) == (504, "outcome-unknown")
     assert isinstance(reply.problem, OutcomeUnknownError)
     assert over_asgi(FencingMiddleware(first)).call("PUT", "/", HandmadeLease(5)).kind == "unavailable"
+
+
+def test_a_retry_is_not_asked_for_after_a_block_that_ran_beside(report: Report, tmp_path: Path) -> None:
+    """Two tasks begin their blocks before either is admitted, and one of them is committed."""
+    paths = report.path, make_file(tmp_path / "beside.db")
+    guards = [fencelock.aio.guard(url_of(path), resource=RESOURCE, lock=LOCK, independent=True) for path in paths]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive, send
+        is_written = asyncio.Event()
+
+        async def write() -> None:
+            async with guards[0].transaction(sequencer()) as connection:
+                connection.execute(f"UPDATE {RESOURCE} SET value = 7 WHERE id = 1")
+            is_written.set()
+
+        async def fail() -> None:
+            async with guards[1].transaction(sequencer()):
+                await is_written.wait()
+                raise raised_for(SourceUnavailableError("gone"), sequencer())
+
+        await asyncio.gather(write(), fail())
+
+    reply = over_asgi(FencingMiddleware(app)).call("PUT", "/", HandmadeLease(5))
+    assert (reply.status, reply.kind) == (504, "outcome-unknown")
+    assert value_in(report.path) == 7
 
 
 def test_a_refusal_after_an_earlier_block_is_not_definite_about_the_request(report: Report) -> None:

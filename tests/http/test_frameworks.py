@@ -95,6 +95,21 @@ def test_an_unavailable_resource_may_be_tried_again(service: Service, report: Re
     assert b"db.internal" not in reply.body
 
 
+def test_the_refusals_of_several_tasks_are_answered_as_the_worst_of_them(service: Service, report: Report) -> None:
+    """A TaskGroup raises them as one group, also if there is one."""
+    stale, gone = (
+        raised_for(error, HandmadeLease(5))
+        for error in (StaleTokenError("no", token=5, mark=6, resource=RESOURCE), SourceUnavailableError("not there"))
+    )
+    for errors, kind in (([stale], "stale-token"), ([stale, ExceptionGroup("inner", [gone])], "unavailable")):
+        report.raised = ExceptionGroup("tasks", errors)
+        assert service.call("PUT", "/raise", HandmadeLease(5)).kind == kind
+    report.raised = ExceptionGroup("tasks", [stale, ZeroDivisionError("the handler's own")])
+    reply = service.call("PUT", "/raise", HandmadeLease(5))
+    assert reply.status >= 500
+    assert reply.problem is None
+
+
 def test_an_error_of_the_handler_that_is_not_about_fencing_is_the_frameworks(service: Service) -> None:
     reply = service.call("PUT", "/raise", HandmadeLease(5))
     assert reply.status >= 500

@@ -104,7 +104,7 @@ class CarriedSequencer(SequencerCredential):
         super().__init__(sequencer, RemoteTenure(told))
         self._open_blocks: set[object] = set()
         self.has_begun_blocks = False
-        """True once a guarded block began after another one, which may be committed."""
+        """True once a guarded block began after another one, or beside it, which may be committed."""
 
     def __repr__(self) -> str:
         return f"<CarriedSequencer lock={self.lock!r} token={self.token}>"
@@ -121,8 +121,10 @@ class CarriedSequencer(SequencerCredential):
 
     def enter_guarded(self, block: object) -> None:
         """Note a block that begins, and whether it is not the request's first."""
-        self.has_begun_blocks = self.has_begun_blocks or self.tenure.has_begun_reading
         self._open_blocks.add(block)
+        # Blocks of two tasks may both begin before either is admitted.
+        is_beside = len(self._open_blocks) > 1
+        self.has_begun_blocks = self.has_begun_blocks or self.tenure.has_begun_reading or is_beside
 
     def leave_guarded(self, block: object) -> None:
         """Note a block that has ended."""

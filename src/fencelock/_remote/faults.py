@@ -145,7 +145,12 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
     """Return what the caller is told of a handler's error; None if the error is not about its request.
 
     `carried`: the request's sequencer. Without one no guard has seen the request, and nothing but its refusal is told.
+    Of a group, as a TaskGroup raises it, the worst fault is told, if each of its errors is about the request.
     """
+    if isinstance(error, BaseExceptionGroup):
+        faults = [fault_of(one, carried) for one in error.exceptions]
+        told = [fault for fault in faults if fault is not None]
+        return max(told, key=lambda fault: fault.status) if len(told) == len(faults) else None
     if isinstance(error, RefusedRequestError):
         return error.fault
     if carried is None or not isinstance(error, FencelockError) or not is_asked_by(error, carried):

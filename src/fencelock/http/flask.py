@@ -33,12 +33,13 @@ def init_flask(
     The arguments are those of `FencingMiddleware`. Call it once, before the application answers.
     """
     check_flask(app)
-    app.register_error_handler(FencelockError, _answer)
+    for kind in (FencelockError, ExceptionGroup):
+        app.register_error_handler(kind, _answer)
     replaced: Any = app  # Flask's own way of adding middleware assigns to what is typed as a method.
     replaced.wsgi_app = WSGIFencingMiddleware(app.wsgi_app, lock=lock, required=required, guards=guards)
 
 
-def _answer(error: FencelockError) -> tuple[bytes, int, list[tuple[str, str]]]:
+def _answer(error: Exception) -> tuple[bytes, int, list[tuple[str, str]]]:
     answer = current_request().answer_to(error)
     if answer is None:
         raise error

@@ -29,7 +29,11 @@ def init_litestar(
     def on_app_init(config: AppConfig) -> AppConfig:
         given: Any = config
         given.middleware = [*given.middleware, fenced]
-        given.exception_handlers = {**given.exception_handlers, FencelockError: _raise_again}
+        given.exception_handlers = {
+            **given.exception_handlers,
+            FencelockError: _raise_again,
+            ExceptionGroup: _raise_again,
+        }
         return config
 
     return on_app_init

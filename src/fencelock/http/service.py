@@ -34,7 +34,7 @@ from fencelock._remote.fields import (
 )
 from fencelock._remote.reading import read_carried
 from fencelock._remote.sealing import check_guards
-from fencelock.errors import AlreadyDoneError, ConfigError
+from fencelock.errors import ConfigError
 from fencelock.http.methods_and_paths import SAFE_METHODS
 from fencelock.http.problems import CONTENT_TYPE, encode_problem
 from fencelock.model import check_lock_name
@@ -101,8 +101,8 @@ class FencedRequest:
         fault = fault_of(error, self.carried)
         if fault is None:
             return None
-        if isinstance(error, AlreadyDoneError):
-            return self._answer_again(error)
+        if fault.kind == "already-done":
+            return self._answer_again(fault.fields["result"])
         if fault.status >= SERVER_ERROR and self.carried is not None:
             # The caller is told no more than the kind: the rest is about the inside of the service.
             what = (fault.kind, self.target[0], self.carried.lock, self.carried.token)
@@ -115,9 +115,9 @@ class FencedRequest:
             headers.append(("retry-after", str(RETRY_AFTER_S)))
         return self._answer(fault.status, headers, encode_problem(fault))
 
-    def _answer_again(self, error: AlreadyDoneError) -> HTTPAnswer:
+    def _answer_again(self, result: str) -> HTTPAnswer:
         """Answer with what the handler has kept of the same request: JSON, or nothing."""
-        body = error.result.encode()
+        body = result.encode()
         head = [("content-type", "application/json")] if body else []
         self._is_replayed = True
         return self._answer(200 if body else 204, head, body)
