@@ -33,8 +33,8 @@ SERVERS = {
 class HTTPService(Served):
     """The service on one of the servers."""
 
-    def __init__(self, server: str, folder: Path) -> None:
-        super().__init__(folder, *SERVERS[server], SERVICE_FOLDER=str(folder))
+    def __init__(self, server: str, folder: Path, *options: str) -> None:
+        super().__init__(folder, *SERVERS[server], *options, SERVICE_FOLDER=str(folder))
 
     def is_ready(self) -> bool:
         """Return whether all workers answer."""

@@ -61,6 +61,16 @@ def test_a_token_that_is_there_twice_is_refused(service: Service, report: Report
     assert report.seen == []
 
 
+def test_a_key_that_is_there_twice_is_refused(service: Service, report: Report) -> None:
+    """G14: one that has a comma itself is written in quotation marks."""
+    own = fields_of(HandmadeLease(5))
+    for keys in (["a", "b"], ["a,b"], ['"a"', '"b"']):
+        reply = service.send("POST", "/report/7", [*own, *(("Idempotency-Key", key) for key in keys)])
+        assert (reply.status, reply.kind) == (400, "malformed-key")
+    assert value_in(report.path) == 0
+    assert service.send("POST", "/report/7", [*own, ("Idempotency-Key", '"a,b"')]).status == 201
+
+
 def test_another_locks_holder_is_refused(service: Service, report: Report) -> None:
     reply = service.call("PUT", "/report/7", sequencer(5, lock="another"))
     assert (reply.status, reply.kind) == (403, "wrong-lock")

@@ -225,9 +225,13 @@ def _key_of(keys: Sequence[str]) -> str:
         why = "is missing: send one with each request, and the same with its retries" if not keys else "is there twice"
         raise RefusedRequestError(malformed_key(f"Idempotency-Key {why}"))
     text = keys[0].strip()
+    is_bare = not text.startswith('"')
+    if is_bare and "," in text:
+        # WSGI, and any proxy, makes one value of a field that is there twice.
+        raise RefusedRequestError(malformed_key("Idempotency-Key is there twice; if it has a comma itself, quote it"))
     try:
         # Quoted, as RFC 9651 writes a string, or bare, as many clients do.
-        key = decode_string(text if text.startswith('"') else f'"{text}"', MAX_KEY_CHARACTERS)
+        key = decode_string(f'"{text}"' if is_bare else text, MAX_KEY_CHARACTERS)
     except ValueError as error:
         raise RefusedRequestError(malformed_key(f"Idempotency-Key: {error}")) from None
     if not key:
