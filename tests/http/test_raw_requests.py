@@ -1,4 +1,4 @@
-"""Requests as no client library writes them, at real servers that log all they can: a refusal for each, no secret in it.
+"""Requests as no client library writes them, at real servers that log all they can: refused, and no secret shown.
 
 Some are the server's own to refuse; none may end in a 500, and none may write.
 """

@@ -276,6 +276,7 @@ def test_the_service_of_the_how_to_keeps_texts_behind_tls(tmp_path: Path, monkey
 
 @pytest.mark.campaign
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_service_of_the_how_to_is_attacked(program: Program) -> None:
     with example_served(program.folder, workers=2) as url:
         program.environment["SSL_CERT_FILE"] = str(program.folder / "authority.crt")
