@@ -138,6 +138,14 @@ class Handlers:
         self._insert(request)
         raise RuntimeError("the handler is broken")
 
+    def in_group(self, request: bytes, _context: Any) -> bytes:
+        """Raise what a guard raises as a TaskGroup does."""
+        try:
+            self._insert(request)
+        except fencelock.FencelockError as error:
+            raise ExceptionGroup("one of several", [error]) from error
+        return request
+
 
 RELAYED = "failed to connect to all addresses; last error: of another service"
 
@@ -218,9 +226,14 @@ class AsyncHandlers(Handlers):
         await self._insert(request)
         raise RuntimeError("the handler is broken")
 
+    async def in_group(self, request: bytes, _context: Any) -> bytes:  # type: ignore[override]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._insert(request))
+        return request
+
 
 ARITIES = {
-    "unary_unary": ("Put", "Held", "Once", "Unguarded", "Replay", "LeaveOpen", "Refuse", "Fail"),
+    "unary_unary": ("Put", "Held", "Once", "Unguarded", "Replay", "LeaveOpen", "Refuse", "Fail", "InGroup"),
     "unary_stream": ("Rows", "UnguardedRows", "LateGuard"),
     "stream_unary": ("PutAll",),
     "stream_stream": ("Chat",),

@@ -22,6 +22,7 @@ KINDS: dict[str, Callable[[Caller], object]] = {
     "client-stream": lambda caller: caller.upload("PutAll", b"late", b"later"),
     "server-stream": lambda caller: caller.download("Rows"),
     "both-streams": lambda caller: caller.chat("Chat", b"late"),
+    "task-group": lambda caller: caller.call("InGroup", b"late"),
 }
 
 
