@@ -321,6 +321,16 @@ def test_check_states_no_more_time_than_is_certain(world: World) -> None:
     assert world.two.send(proof._replace(history_id="another")).remaining_ms == 0
 
 
+def test_check_is_certain_of_nothing_that_no_date_tells() -> None:
+    world = World(has_dates=False)
+    world.one.acquire("claim")
+    info = world.one.send(ask.ReadSource())
+    proof = ask.Check("lock", info.history_id, one_way("claim"))
+    world.pass_ms(TTL_MS - 1)
+    assert world.two.send(proof).remaining_ms == 0
+    assert world.one.send(proof).remaining_ms == 1
+
+
 # --- lost and late (H4, H5) -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fault", FAULTS)
 def test_t3_an_acquire_in_doubt_is_granted_once_when_it_is_asked_again(world: World, fault: str) -> None:

@@ -76,6 +76,8 @@ class Sightings:
     def at_least_ms(self, entry: Entry, now_ms: int, date_ms: int | None) -> int:
         """Return the time that its holder may count on for certain, as far as dates tell; 0: it may be over."""
         left_ms = self.at_most_ms(entry, now_ms, date_ms)
-        if date_ms is not None and entry.dated_ms is not None and not self.is_own(entry):
-            left_ms = min(left_ms, entry.dated_ms + entry.ttl_ms - DATE_MARGIN_MS - date_ms)
-        return max(0, left_ms)
+        if self.is_own(entry):
+            return left_ms
+        if date_ms is None or entry.dated_ms is None:
+            return 0  # It may have been extended long before it was first seen here.
+        return max(0, min(left_ms, entry.dated_ms + entry.ttl_ms - DATE_MARGIN_MS - date_ms))
