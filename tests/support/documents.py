@@ -1,7 +1,7 @@
 """Documents in memory, with dates and faults: what a source in documents is tested over without a server.
 
 Promise: one operation is one step, as a store promises. `lose` loses the request or the reply of the next operation of
-a kind. `hold_back` loses its reply and has the request arrive later, when `deliver` is called.
+a kind, or has the request arrive later, when `deliver` is called. `double` has it arrive twice.
 """
 
 import threading
@@ -29,7 +29,7 @@ from fencelock.stores.document.operations import (
 )
 from fencelock.stores.document.store import DocumentSource
 
-REQUEST, REPLY, LATE = "request", "reply", "late"
+REQUEST, REPLY, LATE, TWICE = "request", "reply", "late", "twice"
 BEGAN_MS = 1_800_000_000_000
 """The store's date when the clock of the test shows 0."""
 
@@ -56,6 +56,10 @@ class Documents:
         """Lose the REQUEST or the REPLY of the next operation of this kind, or have its request arrive LATE."""
         self._faults.append((kind, what))
 
+    def double(self, kind: type) -> None:
+        """Have the next operation of this kind arrive twice; its caller hears the second answer."""
+        self._faults.append((kind, TWICE))
+
     def deliver(self) -> list[Reply]:
         """Have what was held back arrive now; return what nobody gets to know."""
         held_back, self._held_back = self._held_back, []
@@ -68,6 +72,9 @@ class Documents:
         if fault is None:
             return self._answer(operation)
         self._faults.remove(fault)
+        if fault[1] == TWICE:
+            self._answer(operation)
+            return self._answer(operation)
         if fault[1] == REPLY:
             self._answer(operation)
         elif fault[1] == LATE:

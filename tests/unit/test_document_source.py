@@ -644,6 +644,14 @@ def test_t7_of_two_operators_one_raises_the_epoch(world: World) -> None:
     history_id = world.one.send(ask.ReadSource()).history_id
     world.meanwhile(WriteDocument, lambda: world.two.send(ask.RaiseEpoch(history_id, "the other")))
     assert world.one.send(ask.RaiseEpoch(history_id, "the one")) is None
+
+
+def test_t7_an_epoch_whose_raise_arrives_twice_is_raised_once_and_says_so(world: World) -> None:
+    history_id = world.one.send(ask.ReadSource()).history_id
+    world.documents.double(WriteDocument)
+    raised = world.one.send(ask.RaiseEpoch(history_id, "a test"))
+    assert raised == world.two.send(ask.ReadSource())
+    assert raised.epoch == 2
     assert world.one.send(ask.ReadSource()).epoch == 2
 
 

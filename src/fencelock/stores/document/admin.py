@@ -90,7 +90,10 @@ def raise_epoch(state: DocumentState, request: ask.RaiseEpoch) -> Operations[Sou
     # The counter first: a history without one grants nothing.
     yield CreateCounter(raised.counter)
     if not (yield write_source(raised, version)):
-        return None
+        # Something in between may have sent the write twice, and only the second copy's refusal was heard.
+        found: FoundDocuments = yield ReadDocuments((SOURCE_KEY,))
+        if decode_source(found.documents[0], state.url) != raised:
+            return None
     state.location_due_ms = None
     return SourceInfo(raised.source_id, raised.epoch, raised.history_id, start, start)
 
