@@ -213,7 +213,7 @@ def _outcome_of(helper: HelperThread, outcomes: Outcomes, limit_s: float) -> Out
             raise OutcomeUnknownError(
                 f"the store's client has not ended a call after {limit_s:g} s: whether the store did what was asked "
                 f"is unknown"
-            )
+            ) from TimeoutError(f"{limit_s:g} s")
 
 
 _THIS = threading.local()
