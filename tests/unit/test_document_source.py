@@ -16,7 +16,7 @@ from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, Sour
 from fencelock.model import EPOCH_STRIDE, digest_of_claim, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores import pauses
-from fencelock.stores.document import grants
+from fencelock.stores.document import grants, reading
 from fencelock.stores.document.layout import decode_lock
 from fencelock.stores.document.operations import (
     COUNTER,
@@ -329,6 +329,19 @@ def test_check_is_certain_of_nothing_that_no_date_tells() -> None:
     world.pass_ms(TTL_MS - 1)
     assert world.two.send(proof).remaining_ms == 0
     assert world.one.send(proof).remaining_ms == 1
+
+
+def test_a_process_that_was_frozen_before_its_write_decides_again(world: World) -> None:
+    world.one.acquire("earlier")
+    world.one.release("earlier")
+
+    def go_on_without_it() -> None:
+        world.pass_ms(reading.DECISIONS_MS + 1)
+        world.two.acquire("other")
+        world.two.release("other")
+
+    world.meanwhile(WriteDocument, go_on_without_it)
+    assert world.one.acquire("claim").token > 2
 
 
 # --- lost and late (H4, H5) -------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def decide(
     first, because a grant replaces a version that never comes back.
     """
     give_up_ms, pauses = state.now_ms() + DECISIONS_MS, growing_pauses(state.random)
-    for _ in range(MAX_DECISIONS):
+    for number in range(MAX_DECISIONS):
         view = yield from look(state, name)
         if creates and view.version is None:
             yield write_lock(name, view.lock, None)
@@ -138,7 +138,8 @@ def decide(
         reply = yield from decision(view)
         if reply is not None:
             return reply
-        if state.now_ms() > give_up_ms:
+        # Twice at least: a process that was frozen has met nobody.
+        if number and state.now_ms() > give_up_ms:
             break
         yield next(pauses)
     raise SourceUnavailableError(
