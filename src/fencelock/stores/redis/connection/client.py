@@ -2,7 +2,8 @@
 
 Promise: a session sends each request once, on one connection that nobody else uses meanwhile. A server of a cluster
 that leads on to another one has done nothing: the request goes there. Each server is examined (`server.py`) before its
-first request. A connection that has watched keys for a block that did not end is closed.
+first request, and again with each one that says so. A connection that has watched keys for a block that did not end is
+closed.
 Never: a request repeated that may have been executed.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import AuthenticationError, MovedError, RedisError, ResponseError
 
-from fencelock.errors import FencelockError, SourceUnavailableError
+from fencelock.errors import FencelockError, SourceUnavailableError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.encoding import shorten
 from fencelock.stores.errors import closed_inside
@@ -41,11 +42,13 @@ WATCH, EXEC = "WATCH", ("EXEC",)
 class RedisRequest(NamedTuple):
     """Commands that are sent together; the reply is a list of their answers, an error among them as a ResponseError.
 
-    `is_read`: none of them can change anything.
+    `is_read`: none of them can change anything. `is_examined`: the server is examined in the same round trip, because
+    its settings may have changed since the connection was opened.
     """
 
     commands: tuple[Command, ...]
     is_read: bool = False
+    is_examined: bool = False
 
 
 class _Connect(NamedTuple):
@@ -93,9 +96,13 @@ class RedisPool:
 
 def _close_all(idle: "deque[Any]", of_loop: Any) -> None:
     for connections in (idle, *of_loop.values()):
-        with suppress(IndexError):
-            while True:
-                FORKS.close(connections.pop())
+        _close_idle(connections)
+
+
+def _close_idle(connections: "deque[Any]") -> None:
+    with suppress(IndexError):
+        while True:
+            FORKS.close(connections.pop())
 
 
 # --- a session --------------------------------------------------------------------------------------------------------
@@ -113,14 +120,17 @@ class RedisSessionBase(ABC):
         """Return the idle connections that this session may use."""
 
     def _attempts(self, request: RedisRequest) -> Generator[Any, Any, list[Any]]:
+        asked = len(request.commands)
+        commands = (*request.commands, *(PROBE if request.is_examined else ()))
         for _ in range(MAX_REDIRECTS):
             connection = yield from self._connected()
             was_watching = self._is_watching
             self._is_watching |= request.commands[0][0] == WATCH
             try:
-                answers: list[Any] = yield _Exchange(connection, request.commands)
+                said: list[Any] = yield _Exchange(connection, commands)
             except RedisError as error:
                 raise map_lost(error, self.pool.info, is_read=request.is_read) from error
+            answers, facts = said[:asked], said[asked:]
             first = next((one for one in answers if isinstance(one, ResponseError)), None)
             if not isinstance(first, MovedError):
                 self._is_watching &= request.commands[-1] != EXEC
@@ -128,6 +138,8 @@ class RedisSessionBase(ABC):
                     # It was a master, and another one of the URL may be one now: the next request looks for it.
                     self._connection = None
                     FORKS.close(connection)
+                elif facts and not self._is_fit(connection, facts):
+                    continue  # A new connection goes to a server that is fit, or tells why there is none.
                 return answers
             self._follow(first)
             if was_watching:
@@ -191,12 +203,27 @@ class RedisSessionBase(ABC):
         except ResponseError as error:
             raise refused_database(error, info) or map_refusal(error, info, is_read=True) from error
         try:
-            if self.pool.is_examining:
-                check_server(info, address, read_facts(info, answers))
+            self._examine(connection, answers)
         except BaseException:
             FORKS.close(connection)
             raise
         return connection
+
+    def _examine(self, connection: Any, facts: list[Any]) -> None:
+        """Raise UnsupportedError unless a guard can rely on the connection's server."""
+        if self.pool.is_examining:
+            check_server(self.pool.info, connection.address, read_facts(self.pool.info, facts))
+
+    def _is_fit(self, connection: Any, facts: list[Any]) -> bool:
+        """Return whether a guard can still rely on the server; if not, close what was opened before."""
+        try:
+            self._examine(connection, facts)
+        except UnsupportedError:
+            self._connection = None
+            FORKS.close(connection)
+            _close_idle(self._idle())
+            return False
+        return True
 
     def release(self) -> None:
         """Give the connection to later sessions, which look whether it is usable; never raises."""

@@ -1,6 +1,7 @@
 """The operations of a guard at Redis: pure. Where it keeps what is in `layout.py`.
 
 Each operation is one request. Promise: a mark that is missing is told from one that never was by the set of resources.
+A server that no longer flushes what it acknowledges, or may evict marks, gets no seal (G4).
 Never: a decision about a token.
 """
 
@@ -36,7 +37,8 @@ class RedisGuardCodec(PurgingGuardCodec):
 
     def _read(self, resources: Iterable[str]) -> Operations:
         names = tuple(resources)
-        (values,) = yield from self._ask(("MGET", *map(self._layout.mark, names)))
+        # The floors are read along before a mark is written, and not at the beginning of each block.
+        (values,) = yield from self._ask(("MGET", *map(self._layout.mark, names)), is_examined=FLOORS in names)
         return dict(zip(names, map(_stored, values), strict=True))
 
     def _read_all(self) -> Operations:
@@ -121,9 +123,9 @@ class RedisGuardCodec(PurgingGuardCodec):
         return True
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def _ask(self, *commands: Command) -> Operations:
+    def _ask(self, *commands: Command, is_examined: bool = False) -> Operations:
         """Return the answers to commands that only read."""
-        answers = yield RedisRequest(commands, is_read=True)
+        answers = yield RedisRequest(commands, is_read=True, is_examined=is_examined)
         for answer in answers:
             if isinstance(answer, ResponseError):
                 raise map_refusal(answer, self._info, is_read=True)
