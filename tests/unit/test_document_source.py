@@ -310,6 +310,25 @@ def test_h1_a_holder_that_is_taken_over_between_reading_and_writing_gets_nothing
     assert "holder of other holds the lock now, with token 2" in world.one.renew("holder").lost["holder"]
 
 
+@pytest.mark.parametrize("offset_ms", [3_600_000, -3_600_000])
+def test_h1_dates_that_jump_end_no_lease_whose_holder_renews_it(world: World, offset_ms: int) -> None:
+    world.one.acquire("claim")
+    world.two.acquire("waiter", may_wait=True)
+    world.documents.date_offset_ms = offset_ms
+    assert world.one.renew("claim").remaining_ms == {"claim": TTL_MS}
+    assert isinstance(world.two.send(ask.Poll("lock", "waiter", keeps_place=True)), ask.Queued)
+    assert world.process().acquire("newcomer") == ask.Busy()
+    assert world.one.release("claim")
+    assert world.two.send(ask.Poll("lock", "waiter", keeps_place=False)).token == 2
+
+
+def test_h1_a_date_that_jumps_ahead_costs_exclusion_and_the_holder_is_told(world: World) -> None:
+    world.one.acquire("holder")
+    world.documents.date_offset_ms = 3_600_000
+    assert world.two.acquire("other").token == 2
+    assert "holder of other holds the lock now, with token 2" in world.one.renew("holder").lost["holder"]
+
+
 def test_check_states_no_more_time_than_is_certain(world: World) -> None:
     world.one.acquire("claim")
     info = world.one.send(ask.ReadSource())

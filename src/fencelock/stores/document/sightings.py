@@ -68,8 +68,10 @@ class Sightings:
 
     def at_most_ms(self, entry: Entry, now_ms: int, date_ms: int | None) -> int:
         """Return the most time that its holder may count on; 0: it is over."""
-        left_ms = self._of(entry, now_ms).since_ms + entry.ttl_ms - now_ms
-        if date_ms is not None and entry.dated_ms is not None:
+        sighting = self._of(entry, now_ms)
+        left_ms = sighting.since_ms + entry.ttl_ms - now_ms
+        # Of its own writes this process knows the time: a date that jumps must not end a lease that nobody took over.
+        if not sighting.is_own and date_ms is not None and entry.dated_ms is not None:
             left_ms = min(left_ms, entry.dated_ms + entry.ttl_ms + DATE_MARGIN_MS - date_ms)
         return max(0, min(left_ms, entry.ttl_ms))
 
