@@ -11,6 +11,7 @@ from fencelock.cli.commands import execute
 from fencelock.errors import ConfigError, SourceError, UnsupportedError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores import registry
+from fencelock.stores.s3.guard.store import S3Guard
 from fencelock.stores.s3.source.store import S3Source
 from fencelock.testing.clock import ManualClock
 from fencelock_lab.servers.rclone import RcloneFleet
@@ -135,6 +136,15 @@ def test_a_role_writes_locks_and_counters_on_a_condition_alone() -> None:
     assert all(list(one["Condition"]["Null"].values()) == ["false"] for one in writes)
     (counters,) = [one for one in writes if one["Resource"].endswith("counters/*")]
     assert counters["Condition"] == {"Null": {"s3:if-match": "false"}}
+
+
+def test_the_policies_of_a_prefix_with_wildcards_reach_no_other_prefix() -> None:
+    url, path = "s3://bucket/a*b/${aws:username}", "arn:aws:s3:::bucket/a${*}b/${$}{aws:username}"
+    roles = {one["Resource"] for one in statements(url) if one["Action"] != "s3:ListBucket"}
+    assert roles == {f"{path}/.fencelock/{part}" for part in ("*", "locks/*", "counters/*")}
+    (command,) = [line for line in S3Guard(url).policy("r", "l", "app").splitlines() if not line.startswith("#")]
+    denied = {one["Resource"] for one in json.loads(shlex.split(command)[-1])["Statement"]}
+    assert denied == {f"{path}/*", f"{path}/*/.fencelock/manifest", f"{path}/r/*"}
 
 
 def test_the_policy_names_the_bucket_as_its_partition_does() -> None:

@@ -15,6 +15,15 @@ _MAX_CHARACTERS = 128
 _DIGEST_CHARACTERS = 16
 
 
+_PLAIN = str.maketrans({character: f"${{{character}}}" for character in "*?$"})
+"""What stands for something else in the name of a resource, as IAM writes it where it is meant itself."""
+
+
+def plain(name: str) -> str:
+    """Return a part of a resource's name in which no character stands for others."""
+    return name.translate(_PLAIN)
+
+
 def policy_name(kind: str, info: AwsConnectionInfo, shown: str) -> str:
     """Return a name that IAM takes, with `shown` in it, whose `%` IAM would refuse.
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fencelock.stores.aws.policies import assumed_partition
+from fencelock.stores.aws.policies import assumed_partition, plain
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.encoding import RESERVED
 from fencelock.stores.s3.guard.manifest import S3Layout
@@ -40,8 +40,8 @@ def bucket_policy(info: AwsConnectionInfo, layout: S3Layout, resource: str, lock
 
 def _statements(info: AwsConnectionInfo, layout: S3Layout, resource: str, roles: Sequence[str]) -> list[dict[str, Any]]:
     bucket = f"arn:{info.partition}:s3:::{info.target}"
-    everywhere, here = f"{bucket}/{layout.prefix}*", f"{bucket}/{layout.folder(resource)}*"
-    manifests = f"{bucket}/{layout.prefix}*/{RESERVED}/manifest"
+    everywhere, here = f"{bucket}/{plain(layout.prefix)}*", f"{bucket}/{plain(layout.folder(resource))}*"
+    manifests = f"{bucket}/{plain(layout.prefix)}*/{RESERVED}/manifest"
     theirs = {"ArnNotLike": {"aws:PrincipalArn": [_arn(info, role) for role in roles]}}
     return [
         _denial("FencelockConditions", ["s3:PutObject"], everywhere, _BLINDLY),

@@ -7,7 +7,7 @@ Never: anything sent to AWS.
 
 from typing import Any
 
-from fencelock.stores.aws.policies import assumed_partition, policy_name, put_role_policy
+from fencelock.stores.aws.policies import assumed_partition, plain, policy_name, put_role_policy
 from fencelock.stores.aws.url import AwsConnectionInfo
 from fencelock.stores.encoding import RESERVED, escape_name
 
@@ -18,7 +18,7 @@ _CREATES = {"Null": {"s3:if-none-match": "false"}}
 def source_policy(info: AwsConnectionInfo, role: str) -> str:
     """Return the commands that let a role take, renew and release every lock of a source."""
     bucket = f"arn:{info.partition}:s3:::{info.target}"
-    folder = f"{bucket}/{info.folder}{RESERVED}"
+    folder, shown = f"{bucket}/{plain(info.folder)}{RESERVED}", f"{info.target}/{info.folder}{RESERVED}"
     statements = [
         # For the whole bucket: otherwise S3 answers "denied" where an object is missing.
         _allow("s3:ListBucket", bucket),
@@ -33,7 +33,7 @@ def source_policy(info: AwsConnectionInfo, role: str) -> str:
             f"# role {role!r} may take and release locks, and may not change the source's record",
             *assumed_partition(info),
             put_role_policy(role, name, statements),
-            f"# Operators, who install, purge and raise the epoch, need every right behind {folder}/.",
+            f"# Operators, who install, purge and raise the epoch, need every right behind {shown}/.",
         ]
     )
 
