@@ -186,16 +186,16 @@ class Sequencer:
 
     @property
     def signed_bytes(self) -> bytes:
-        """The bytes that the signature is over."""
-        return _SIGNED_PREFIX + self._unsigned().encode()
+        """The bytes that the signature is over. They have the digest in the proof's place: a source signs no secret."""
+        return _SIGNED_PREFIX + self._unsigned(self.digest).encode()
 
-    def _unsigned(self) -> str:
+    def _unsigned(self, proof: str) -> str:
         lock = base64.urlsafe_b64encode(self.lock.encode()).rstrip(b"=").decode()
         identity = f"{self.source_id}.{self.history_id}.{self.mode}.{self.token}"
-        return f"fl2.{self.key_id}.{identity}.{self.proof}.{lock}"
+        return f"fl2.{self.key_id}.{identity}.{proof}.{lock}"
 
     def __str__(self) -> str:
-        return f"{self._unsigned()}.{self.signature}"
+        return f"{self._unsigned(self.proof)}.{self.signature}"
 
     @classmethod
     def parse(cls, text: str) -> "Sequencer":

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencelock.clock import boottime_us
+from fencelock.model import digest_of_claim
 from fencelock.protocol import source_requests as ask
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
@@ -69,7 +70,7 @@ class LateRequest:
         self._sql = sql
         self._url = client.url
         born_us = client.store.identity.clock.at(boottime_us())
-        self._parameters = (b"lock", claim, "late", LONG_MS, born_us)
+        self._parameters = (b"lock", digest_of_claim(claim), "late", LONG_MS, born_us)
         self._seen = client.store.identity.seen
 
     def arrive(self, *modes: str) -> list[str]:

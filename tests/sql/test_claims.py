@@ -10,7 +10,7 @@ import pytest
 
 from fencelock import OutcomeUnknownError
 from fencelock.clock import boottime_us
-from fencelock.model import draw_claim
+from fencelock.model import digest_of_claim, draw_claim
 from fencelock.protocol import source_requests as ask
 from tests.rules.test_claims import ENDS
 from tests.sql.clients import SqlClient
@@ -176,8 +176,8 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
 # --- H4: what any account may send ----------------------------------------------------------------
 SENT = {
     "release": "{call}release('lock', 'sent', {us})",
-    "acquire": "{call}acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', {tail})",
-    "wait": "{call}acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', {tail})",
+    "acquire": "{call}acquire('lock', '{digest}', 'x', {ttl_ms}, {us}, 'try', {tail})",
+    "wait": "{call}acquire('lock', '{digest}', 'x', {ttl_ms}, {us}, 'wait', {tail})",
 }
 """Calls for which an account needs no more than every holder has."""
 
@@ -185,7 +185,7 @@ SENT = {
 def send(sql: SqlDialect, database: Any, call: str, **named: int) -> None:
     """Make a call as any client of any language may."""
     with sql.session(database.url()) as native:
-        run(native, SENT[call].format(call=sql.call, tail=sql.acquire_tail, **named))
+        run(native, SENT[call].format(call=sql.call, tail=sql.acquire_tail, digest=digest_of_claim("sent"), **named))
 
 
 @pytest.mark.parametrize("far_us", [2**63 - 1, 2**63 - 2, 2**62])

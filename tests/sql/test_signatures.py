@@ -18,6 +18,7 @@ from fencelock.verifier import sign
 from tests.sql.clients import PublicSource, SqlClient
 from tests.sql.dialect import install, run
 from tests.sql.guarded import Guarded, write
+from tests.sql.interleaving import LateRequest
 from tests.sql.marks import kinds, one_version
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
@@ -139,6 +140,24 @@ def test_the_servers_clock_says_from_and_until_when_a_key_signs(
     retired = source.retire_key(old.key_id).retired_s
     times = (new.not_before_s, later.not_before_s - 3600, retired or 0)
     assert [abs(one - now) < 600 for one in times] == [True] * 3
+
+
+def test_g12_who_repeats_anothers_acquire_with_its_digest_can_use_the_answer_for_nothing(
+    source: Source, guarded: Guarded, strict: Guard
+) -> None:
+    """The digest is in the lock's row, and a source takes it for an acquire. Its signature covers no proof."""
+    client, claim = SqlClient(guarded.database.url()), draw_claim()
+    granted = client.acquire("lock", claim)
+    digest = fencelock.model.digest_of_claim(claim)
+    assert LateRequest(guarded.sql, client, claim).arrive("try", "wait") == ["held", "held"]
+    shown = Sequencer(granted.source_id, granted.history_id, "lock", granted.token, digest, "x", *granted.signature)
+    assert not source.check(shown).is_current
+    with pytest.raises(ForgedSequencerError):
+        verifier(source).verify(str(shown))
+    refuse_seal(guarded, str(replace(shown, lock=LOCK)), "not the one that key")
+    assert not client.release("lock", digest)
+    assert client.release("lock", claim)
+    client.close()
 
 
 # --- the guard ------------------------------------------------------------------------------------

@@ -75,7 +75,8 @@ def test_sequencer_has_the_documented_form() -> None:
     assert sequencer.digest == one_way(PROOF)
     signed = Sequencer("source", "history", "lock", 7, PROOF, "x", "k1", SIGNATURE)
     assert str(signed) == TEXT.replace(".0.", ".k1.") + SIGNATURE
-    assert signed.signed_bytes == b"fencelock sequencer v2\0" + str(signed).rpartition(".")[0].encode()
+    shown = str(signed).rpartition(".")[0]
+    assert signed.signed_bytes == b"fencelock sequencer v2\0" + shown.replace(PROOF, one_way(PROOF)).encode()
 
 
 def test_signature_is_not_what_makes_a_tenure() -> None:

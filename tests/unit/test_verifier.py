@@ -38,7 +38,9 @@ def test_a_signed_sequencer_is_returned() -> None:
 def test_the_signature_is_the_beginning_of_the_hmac_of_the_text() -> None:
     """By the words of the reference alone, as another language would do it."""
     text, _, signature = str(SIGNED).rpartition(".")
-    expected = hmac.new(KEY.secret, b"fencelock sequencer v2\0" + text.encode(), hashlib.sha256).digest()[:16]
+    digest = hashlib.sha256(b"fencelock claim\0" + SIGNED.proof.encode()).hexdigest()[:32]
+    covered = b"fencelock sequencer v2\0" + text.replace(SIGNED.proof, digest).encode()
+    expected = hmac.new(KEY.secret, covered, hashlib.sha256).digest()[:16]
     assert signature == base64.urlsafe_b64encode(expected).rstrip(b"=").decode()
     assert len(signature) == 22
 

@@ -1,7 +1,7 @@
 """The claims of requests as a source keeps them, hashed twice, for the stores where the client decides.
 
 Promise: what such a client writes, in rows, keys, nodes and file names, shows no claim and no proof (G12). A server
-that decides by itself is sent the claim, and hashes it there.
+that decides by itself is sent the digest where a claim begins, and the claim itself to release and to renew.
 """
 
 from typing import TypeVar

@@ -12,7 +12,7 @@ import pymysql
 from fencelock import GuardError
 from fencelock.stores.mysql.connection.client import FORKS, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
-from fencelock.stores.mysql.source.codec import SQL
+from fencelock.stores.mysql.source.codec import SQL, answer_of
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import MakeRole, SqlDialect, empty, install, run, run_async
@@ -218,7 +218,7 @@ class MySQLDialect(SqlDialect):
 
     def acquire_late(self, native: Any, seen: Any, parameters: tuple[Any, ...], mode: str) -> str:
         [row] = run(native, SQL.acquire, *parameters, mode, 1000, seen.epoch, seen.history_id)
-        return str(row[0])
+        return answer_of(row, seen).outcome
 
     def impatient(self, url: str) -> SqlClient:
         client = SqlClient(url, request_timeout_s=30.0)

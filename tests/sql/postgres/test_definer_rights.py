@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fencelock.model import digest_of_claim
 from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.connection.client import open_connection
 from fencelock.stores.postgres.source.store import PostgresSource
@@ -121,12 +122,15 @@ def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database)
     with database.connect() as owner, database.connect(user=role) as native:
         native.add_notice_handler(lambda notice: seen.append(f"{notice.message_primary} {notice.message_detail}"))
         native.execute("SET client_min_messages = log; SET debug_print_plan = on")
-        native.execute(acquire, ("own-claim",))
-        owner.execute(acquire, ("claim-of-another",))
+        own, another = digest_of_claim("own-claim"), digest_of_claim("claim-of-another")
+        native.execute(acquire, (own,))
+        owner.execute(acquire, (another,))
         native.execute("SELECT fencelock.release('a', 'own-claim', 1)")
-        assert owner.execute(acquire, ("claim-of-another",)).fetchone()
-        native.execute(acquire, ("own-second-claim",))
+        assert owner.execute(acquire, (another,)).fetchone()
+        native.execute(acquire, (digest_of_claim("own-second-claim"),))
         owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert seen
     # A plan shows the bytes of a constant as numbers, and breaks its lines within them.
-    assert "".join(map(str, b"claim-of-another")) not in "".join("".join(seen).split())
+    shown = "".join("".join(seen).split())
+    assert "".join(map(str, own.encode())) in shown
+    assert "".join(map(str, another.encode())) not in shown

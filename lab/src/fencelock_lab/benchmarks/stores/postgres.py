@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 import psycopg
 
 import fencelock
-from fencelock.protocol import boottime_us, draw_claim
+from fencelock.protocol import boottime_us, digest_of_claim, draw_claim
 from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site, install
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.postgres import PostgresFleet
@@ -150,7 +150,8 @@ class PostgresSameCalls:
         """Take the lock and free it."""
         claim = draw_claim()
         born_us = boottime_us() + self._ahead_us
-        parameters = (b"bench-same", claim, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
+        digest = digest_of_claim(claim)
+        parameters = (b"bench-same", digest, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
         granted = self.connection.execute(_ACQUIRE.encode(), parameters, prepare=True).fetchone()
         assert granted is not None
         assert granted[0] == "granted", granted

@@ -5,11 +5,13 @@ statement.
 
 - `ONE_WAY(text)`: `fencelock.model.one_way` of a text.
 - `BASE64URL(bytes)`: base64 with - and _, without padding and line ends.
-- `SIGNATURE(inner pad, outer pad, text)`: the signature of a sequencer's text up to its last dot, by HMAC-SHA256.
+- `SIGNATURE(inner pad, outer pad, text)`: the signature of a sequencer, by HMAC-SHA256. The text is the sequencer's up
+  to its last dot, with the digest in the proof's place.
 - `IS_ACCOUNT(account, name, host)`: whether a login from a host is that account, which is `name` or `name@pattern`.
 - `PRESENTED(resource in hexadecimal, token, stamp)`: the entry of `@fencelock_presented` by which this session, and no
   other, has presented a mark.
-- `REVEAL(text, key)`: the secret that `masks.mask` has masked, or the text itself if it is not masked.
+- `MASK_PAD(text, key)`: what a text that `masks.mask` has masked was XOR'ed with.
+- `REVEAL(text, pad)`: the secret in a masked text, or the text itself if it is not masked.
 - `IS_UNREADABLE(text, secret, key)`: whether the text is masked, and by another key.
 
 Never: anything but fencelock's own SQL is expanded.
@@ -33,12 +35,14 @@ _PRESENTED = (
 )
 _HALF = (
     "LPAD(HEX(CAST(CONV(SUBSTRING({0}, %d, 16), 16, 10) AS UNSIGNED) ^ "
-    "CAST(CONV(SUBSTRING(SHA2(CONCAT({1}, LEFT({0}, 32)), 256), %d, 16), 16, 10) AS UNSIGNED)), 16, '0')"
+    "CAST(CONV(SUBSTRING({1}, %d, 16), 16, 10) AS UNSIGNED)), 16, '0')"
 )
+_MASK_PAD = "SHA2(CONCAT({1}, LEFT({0}, 32)), 256)"
 _REVEAL = f"IF(LENGTH({{0}}) = 64, LOWER(CONCAT({_HALF % (33, 1)}, {_HALF % (49, 17)})), {{0}})"
-"""In two halves: MariaDB has no bitwise operators on strings."""
+"""In two halves: MariaDB has no bitwise operators on strings. Both use the pad: keep it in a variable."""
 _IS_UNREADABLE = "(LENGTH({0}) = 64 AND NOT LEFT(SHA2(CONCAT({2}, {1}), 256), 32) <=> LEFT({0}, 32))"
 EXPRESSIONS = {
+    "MASK_PAD": _MASK_PAD,
     "REVEAL": _REVEAL,
     "IS_UNREADABLE": _IS_UNREADABLE,
     "IS_ACCOUNT": _IS_ACCOUNT,

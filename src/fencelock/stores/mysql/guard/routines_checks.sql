@@ -119,12 +119,13 @@ END;
 CREATE PROCEDURE fencelock_unmask(INOUT p_secret VARBINARY(96))
 READS SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE v_secret, v_key, v_masked, v_revealed VARBINARY(64);
+    DECLARE v_secret, v_key, v_masked, v_pad, v_revealed VARBINARY(64);
     IF LENGTH(p_secret) = 96 THEN
         SELECT mask_secret INTO v_secret FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
         SET v_key = SHA2(CONCAT(SHA2(CONCAT(v_secret, LEFT(p_secret, 32)), 256), CONNECTION_ID()), 256),
             v_masked = SUBSTRING(p_secret, 33);
-        SET v_revealed = REVEAL(v_masked, v_key);
+        SET v_pad = MASK_PAD(v_masked, v_key);
+        SET v_revealed = REVEAL(v_masked, v_pad);
         IF IS_UNREADABLE(v_masked, v_revealed, v_key) THEN
             SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
                 'FL011 the proof is masked for another session of the server, or by another database: connect again';
@@ -233,7 +234,7 @@ checking: BEGIN
     ELSEIF v_retired_s IS NOT NULL THEN
         SET reason = CONCAT('its key ', v_key_id, ' is retired');
     ELSEIF BINARY SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id, v_history_id, 'x',
-            v_token, v_proof, SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)))
+            v_token, ONE_WAY(v_proof), SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1)))
         <> BINARY SUBSTRING_INDEX(p_sequencer, '.', -1) THEN
         SET reason = CONCAT('it is not the one that key ', v_key_id, ' gives');
     END IF;

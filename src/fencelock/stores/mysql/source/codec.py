@@ -10,11 +10,12 @@ from functools import partial
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from fencelock.model import LockInfo, SourceInfo, default_holder
+from fencelock.model import LockInfo, SourceInfo, default_holder, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection.masks import mask
 from fencelock.stores.source_clock import SourceState
 from fencelock.stores.sql.source import (
+    GRANTED,
     MAX_WAITERS,
     PAGE_LOCKS,
     AcquireAnswer,
@@ -31,9 +32,8 @@ from fencelock.stores.sql.source import (
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
-SHORT_ANSWERS = (4, 6)
-"""The columns of `acquire` in its common case, unsigned and signed: nothing of the source that the caller has named."""
-UNSIGNED_COLUMNS = (None, None)
+SHORT_ANSWERS = (2, 4)
+"""The columns of `acquire` in its common case, unsigned and signed: nothing that the caller has named."""
 
 
 class MySQLDescription(NamedTuple):
@@ -55,14 +55,18 @@ class MySQLDescription(NamedTuple):
 class MySQLSourceCodec(SourceCodecBase):
     """The operations of one connection, which names the source that it knows in each of them.
 
-    Claims and proofs are masked with the session's key, which the greeting has returned.
+    Where a claim begins, the server is sent its digest. Where a claim or a proof is used, it is masked with the
+    session's key, which the greeting has returned.
     """
 
     SQL = SQL
 
     def __init__(self, view: SourceView, mask_key: str) -> None:
         super().__init__(view)
-        self._mask = partial(mask, mask_key)
+        self._mask_key = mask_key
+
+    def _mask(self, secret: str) -> str:
+        return mask(self._mask_key, secret)
 
     @property
     def _seen(self) -> SourceState:
@@ -72,17 +76,22 @@ class MySQLSourceCodec(SourceCodecBase):
     def _acquire(self, request: ask.Acquire) -> SourceOperation:
         mode = "wait" if request.may_wait else "try"
         born_us = self._view.source_us(request.born_us)
-        return self._decide(request.lock, self._mask(request.claim), request.holder, request.ttl_ms, born_us, mode)
+        return self._decide(request.lock, request.claim, request.holder, request.ttl_ms, born_us, mode)
 
     def _poll(self, request: ask.Poll) -> SourceOperation:
-        return self._decide(request.lock, self._mask(request.claim), None, None, None, "poll")
+        return self._decide(request.lock, request.claim, None, None, None, "poll")
 
-    def _decide(self, lock: str, *claim: object) -> SourceOperation:
-        parameters = (lock.encode(), *claim, MAX_WAITERS, self._seen.epoch, self._seen.history_id)
-        return SourceOperation(SQL.acquire, parameters, partial(self._decode_answer, lock), clock_column=3)
+    def _decide(
+        self, lock: str, claim: str, holder: str | None, ttl_ms: int | None, *details: object
+    ) -> SourceOperation:
+        parameters = (
+            *(lock.encode(), digest_of_claim(claim), holder, ttl_ms, *details),
+            *(MAX_WAITERS, self._seen.epoch, self._seen.history_id),
+        )
+        return SourceOperation(SQL.acquire, parameters, partial(self._decode_answer, lock, ttl_ms or 0), clock_column=1)
 
-    def _decode_answer(self, lock: str, rows: Rows) -> ask.SourceReply:
-        return answer_of(rows[0], self._seen).reply(lock, MAX_WAITERS)
+    def _decode_answer(self, lock: str, ttl_ms: int, rows: Rows) -> ask.SourceReply:
+        return answer_of(rows[0], self._seen, ttl_ms).reply(lock, MAX_WAITERS)
 
     def _release(self, request: ask.Release) -> SourceOperation:
         parameters = (request.lock.encode(), self._mask(request.claim), self._asked_us())
@@ -106,7 +115,7 @@ class MySQLSourceCodec(SourceCodecBase):
         )
 
     def _break_lease(self, request: ask.Break) -> SourceOperation:
-        parameters = (request.lock.encode(), self._mask(request.claim), request.holder, request.reason)
+        parameters = (request.lock.encode(), digest_of_claim(request.claim), request.holder, request.reason)
         return SourceOperation(SQL.break_lease, parameters, _decode_broken)
 
     def _check(self, request: ask.Check) -> SourceOperation:
@@ -143,9 +152,13 @@ def draw_id() -> str:
     return os.urandom(8).hex()
 
 
-def answer_of(row: Row, seen: SourceState) -> AcquireAnswer:
-    """Return one row of `acquire`, completed with the source that the caller named if the row is a short one."""
-    return AcquireAnswer(*((*row[:4], *seen, *(row[4:] or UNSIGNED_COLUMNS)) if len(row) in SHORT_ANSWERS else row))
+def answer_of(row: Row, seen: SourceState, ttl_ms: int = 0) -> AcquireAnswer:
+    """Return one row of `acquire`, completed with the ttl and the source that the caller named if the row is short."""
+    token, now_us, *rest = row
+    if len(row) in SHORT_ANSWERS:
+        return AcquireAnswer(GRANTED, token, ttl_ms, now_us, *seen, *rest)
+    outcome, time_ms, *source = rest
+    return AcquireAnswer(outcome, token, time_ms, now_us, *source)
 
 
 def _decode_released(rows: Rows) -> ask.Released:

@@ -57,15 +57,11 @@ END;
 -- name: create_break
 -- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
 CREATE PROCEDURE fencelock_break(
-    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_who VARCHAR(512) CHARACTER SET utf8mb4,
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_who VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_reason TEXT CHARACTER SET utf8mb4)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
-    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_claim);
-    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
     DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
-    DECLARE v_inner_pad, v_outer_pad BINARY(64);
     DECLARE v_token, v_epoch, v_now_us BIGINT;
     DECLARE v_holder VARCHAR(512) CHARACTER SET utf8mb4;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -74,12 +70,9 @@ BEGIN
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
-    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
-        CALL fencelock_refuse_mask();
-    END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
-    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE digest = v_digest;
+    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE digest = p_digest;
     IF v_token IS NULL THEN
         UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
         SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -94,17 +87,13 @@ BEGIN
         SET token = v_token, digest = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
         WHERE name = p_lock;
         INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, digest)
-        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, v_digest);
+        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
     COMMIT;
-    SELECT source_id, history_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
-    INTO v_source_id, v_history_id, v_now_us FROM fencelock_source WHERE id = 1;
-    SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
-    WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
-    ORDER BY not_before_s DESC, number DESC LIMIT 1;
+    SELECT source_id, history_id INTO v_source_id, v_history_id FROM fencelock_source WHERE id = 1;
+    CALL fencelock_newest_key(v_key_id);
     IF v_key_id IS NOT NULL THEN
-        SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
-            v_history_id, 'x', v_token, v_proof, BASE64URL(p_lock)));
+        CALL fencelock_sign(p_lock, p_digest, v_token, v_history_id, v_key_id, v_signature);
     END IF;
     SELECT v_token, v_source_id, v_history_id, v_holder, v_key_id, v_signature;
 END;
@@ -133,7 +122,7 @@ CREATE PROCEDURE fencelock_check(
     IN p_lock VARBINARY(512), IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_proof VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER READS SQL DATA
 BEGIN
-    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_proof, @fencelock_mask);
+    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_proof, MASK_PAD(p_proof, @fencelock_mask));
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
     IF IS_UNREADABLE(p_proof, v_proof, @fencelock_mask) THEN
         CALL fencelock_refuse_mask();

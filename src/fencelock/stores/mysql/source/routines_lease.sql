@@ -1,17 +1,58 @@
 -- The source's routines, second file: taking, releasing and renewing a lock. Routines run with their owner's rights, and
 -- each ends its own transaction.
 
+-- name: create_newest_key
+-- The key to sign with; NULL without one. Read at each grant: a key that was retired a moment ago signs nothing.
+CREATE PROCEDURE fencelock_newest_key(OUT p_key_id VARCHAR(64) CHARACTER SET ascii) SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    DECLARE v_now_s BIGINT DEFAULT TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE());
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT key_id INTO p_key_id FROM fencelock_source_key
+    WHERE not_before_s <= v_now_s AND retired_s IS NULL
+    ORDER BY not_before_s DESC, number DESC LIMIT 1;
+END;
+
+-- name: create_sign
+-- The signature of a sequencer.
+CREATE PROCEDURE fencelock_sign(
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_token BIGINT,
+    IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_key_id VARCHAR(64) CHARACTER SET ascii,
+    OUT p_signature VARCHAR(64) CHARACTER SET ascii)
+SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    DECLARE v_source_id VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_inner_pad, v_outer_pad BINARY(64);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT s.source_id, k.inner_pad, k.outer_pad INTO v_source_id, v_inner_pad, v_outer_pad
+    FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
+    -- SET, since other sessions see the values of variables in the text of other statements.
+    SET p_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS(
+        '.', 'fl2', p_key_id, v_source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock)));
+END;
+
+-- name: create_answer_signed
+-- The answer of `fencelock_acquire` in the common case, with the signature.
+CREATE PROCEDURE fencelock_answer_signed(
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_token BIGINT,
+    IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_key_id VARCHAR(64) CHARACTER SET ascii)
+SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    DECLARE v_signature VARCHAR(64) CHARACTER SET ascii;
+    CALL fencelock_sign(p_lock, p_digest, p_token, p_history_id, p_key_id, v_signature);
+    SELECT p_token, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_key_id, v_signature;
+END;
+
 -- name: create_decide
 -- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
 -- locked in one order everywhere, so that no two transactions wait for each other: the lock's, its queue's, the source's.
 CREATE PROCEDURE fencelock_decide(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
-    IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT,
-    OUT v_outcome VARCHAR(8) CHARACTER SET ascii, OUT v_token BIGINT, OUT v_time_ms BIGINT, OUT v_now_us BIGINT,
-    OUT v_source_id VARCHAR(64) CHARACTER SET ascii, OUT v_epoch BIGINT, OUT v_history_id VARCHAR(64) CHARACTER SET ascii,
-    OUT v_key_id VARCHAR(64) CHARACTER SET ascii)
+    IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
-deciding: BEGIN
+BEGIN
+    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
+    DECLARE v_token, v_time_ms, v_now_us, v_epoch BIGINT;
+    DECLARE v_source_id, v_history_id, v_key_id, v_signature VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_digest, v_lock_key_id, v_ended_digest VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_born_after_us, v_remaining_us, v_ahead BIGINT DEFAULT 0;
     DECLARE v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_forgotten_us, v_waiting BIGINT;
@@ -116,9 +157,7 @@ deciding: BEGIN
             SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
             WHERE name = p_lock;
         END IF;
-        SELECT key_id INTO v_key_id FROM fencelock_source_key
-        WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
-        ORDER BY not_before_s DESC, number DESC LIMIT 1;
+        CALL fencelock_newest_key(v_key_id);
         UPDATE fencelock_lock SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
             ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
@@ -129,6 +168,43 @@ deciding: BEGIN
         END IF;
     END decision;
     COMMIT;
+    IF v_key_id IS NOT NULL THEN
+        CALL fencelock_sign(p_lock, p_digest, v_token, v_history_id, v_key_id, v_signature);
+    END IF;
+    SELECT v_token, v_now_us, v_outcome, v_time_ms, v_source_id, v_epoch, v_history_id, v_key_id, v_signature;
+END;
+
+-- name: create_end_claim
+-- End a claim for good that did not hold the lock a moment ago, and answer whether it held it after all.
+CREATE PROCEDURE fencelock_end_claim(
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
+SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+    DECLARE v_now_us BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    DECLARE v_ticket BIGINT;
+    DECLARE v_was_held BOOLEAN DEFAULT FALSE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    START TRANSACTION;
+    CALL fencelock_hold_lock(p_lock);
+    -- Once more: a cancelled acquire of this claim may have been granted between the two.
+    SELECT l.epoch = s.epoch INTO v_was_held
+    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.digest = p_digest;
+    UPDATE fencelock_lock SET
+        digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = p_digest,
+        ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
+    WHERE name = p_lock AND digest = p_digest;
+    IF ROW_COUNT() = 0 THEN
+        SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE digest = p_digest AND lock_name = p_lock;
+        IF v_ticket IS NOT NULL THEN
+            CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));
+        ELSEIF NOT EXISTS (SELECT 1 FROM fencelock_lock WHERE name = p_lock AND ended_digest = p_digest) THEN
+            CALL fencelock_remember_ended(p_lock, p_digest, GREATEST(v_now_us, p_asked_us));
+        END IF;
+    END IF;
+    COMMIT;
+    SELECT v_was_held, v_now_us;
 END;
 
 -- name: create_acquire
@@ -136,44 +212,34 @@ END;
 -- Outcomes: granted, held (by this claim), queued, busy, ended (the claim is over; the time is later than every claim
 -- that ended), full.
 --
--- The common case is one UPDATE, which decides on the row that it locks: the lock was taken before and is free, nobody
--- waits, the claim cannot be a late duplicate, and the history is the one that the caller named. Its answer repeats
--- nothing of the source.
+-- In the common case, the lock was taken before and is free, nobody waits, the claim cannot be a late duplicate, and the
+-- history is the one that the caller named. Its answer repeats nothing that the caller named. What else may be the case
+-- is in other routines: each variable that a routine declares costs all of its calls.
 CREATE PROCEDURE fencelock_acquire(
-    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
+    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT,
     IN p_epoch BIGINT, IN p_history_id VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 acquiring: BEGIN
-    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
-    DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_claim);
-    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
-    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
-    DECLARE v_key_id, v_source_id, v_history_id, v_signature VARCHAR(64) CHARACTER SET ascii;
-    DECLARE v_inner_pad, v_outer_pad BINARY(64);
-    DECLARE v_token, v_time_ms, v_now_us, v_epoch BIGINT;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE v_key_id VARCHAR(64) CHARACTER SET ascii;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M!100201 NOT @@session.check_constraint_checks OR */ /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
-    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
-        CALL fencelock_refuse_mask();
-    END IF;
-    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    IF p_born_us > v_now_us + 31556952000000000 THEN
+    IF p_born_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
     END IF;
-    IF p_mode <> 'poll' THEN
+    -- What no ASCII text can be, `fencelock_decide` refuses: a regular expression costs as much as another UPDATE.
+    IF p_mode <> 'poll' AND CHAR_LENGTH(p_holder) = LENGTH(p_holder) AND LENGTH(p_holder) BETWEEN 1 AND 512
+       AND INSTR(p_holder, CHAR(0)) = 0 THEN
         START TRANSACTION;
         UPDATE fencelock_lock SET
-            digest = v_digest, key_id = NULL, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
+            digest = p_digest, key_id = NULL, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
             born_us = p_born_us,
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
         WHERE name = p_lock AND digest IS NULL AND waiting = 0
-          AND NOT v_digest <=> ended_digest AND forgotten_us < p_born_us
-          AND LENGTH(p_holder) BETWEEN 1 AND 512 AND HEX(p_holder) NOT REGEXP '^(..)*(00|ED[AB])';
+          AND NOT p_digest <=> ended_digest AND forgotten_us < p_born_us;
         IF ROW_COUNT() = 1 THEN
             -- The same statement tells whether the source signs: reading the keys at each grant would cost a tenth of it.
             UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1)
@@ -181,35 +247,21 @@ acquiring: BEGIN
               AND (@fencelock_signs := has_key) IS NOT NULL;
             IF ROW_COUNT() = 1 THEN
                 IF @fencelock_signs THEN
-                    -- Read at each grant: a key that was retired a moment ago signs nothing.
-                    SELECT key_id, inner_pad, outer_pad INTO v_key_id, v_inner_pad, v_outer_pad FROM fencelock_source_key
-                    WHERE not_before_s <= v_now_us DIV 1000000 AND retired_s IS NULL
-                    ORDER BY not_before_s DESC, number DESC LIMIT 1;
+                    CALL fencelock_newest_key(v_key_id);
                 END IF;
                 UPDATE fencelock_lock SET token = LAST_INSERT_ID(), key_id = v_key_id WHERE name = p_lock;
                 COMMIT;
                 IF v_key_id IS NULL THEN
-                    SELECT 'granted', LAST_INSERT_ID(), p_ttl_ms, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-                    LEAVE acquiring;
+                    SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+                ELSE
+                    CALL fencelock_answer_signed(p_lock, p_digest, LAST_INSERT_ID(), p_history_id, v_key_id);
                 END IF;
-                SELECT source_id INTO v_source_id FROM fencelock_source WHERE id = 1;
-                SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
-                    p_history_id, 'x', LAST_INSERT_ID(), v_proof, BASE64URL(p_lock)));
-                SELECT 'granted', LAST_INSERT_ID(), p_ttl_ms, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
-                       v_key_id, v_signature;
                 LEAVE acquiring;
             END IF;
         END IF;
         ROLLBACK;
     END IF;
-    CALL fencelock_decide(p_lock, v_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_queue_limit,
-                          v_outcome, v_token, v_time_ms, v_now_us, v_source_id, v_epoch, v_history_id, v_key_id);
-    IF v_key_id IS NOT NULL THEN
-        SELECT inner_pad, outer_pad INTO v_inner_pad, v_outer_pad FROM fencelock_source_key WHERE key_id = v_key_id;
-        SET v_signature = SIGNATURE(v_inner_pad, v_outer_pad, CONCAT_WS('.', 'fl2', v_key_id, v_source_id,
-            v_history_id, 'x', v_token, v_proof, BASE64URL(p_lock)));
-    END IF;
-    SELECT v_outcome, v_token, v_time_ms, v_now_us, v_source_id, v_epoch, v_history_id, v_key_id, v_signature;
+    CALL fencelock_decide(p_lock, p_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_queue_limit);
 END;
 
 -- name: create_release
@@ -220,18 +272,13 @@ CREATE PROCEDURE fencelock_release(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 releasing: BEGIN
-    DECLARE v_epoch, v_now_us, v_ticket BIGINT;
-    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_claim, @fencelock_mask);
-    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(ONE_WAY(v_claim));
-    DECLARE v_was_held BOOLEAN DEFAULT FALSE;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE v_epoch BIGINT;
+    DECLARE v_pad VARCHAR(64) CHARACTER SET ascii DEFAULT MASK_PAD(p_claim, @fencelock_mask);
+    DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(ONE_WAY(REVEAL(p_claim, v_pad)));
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
-    END IF;
-    IF IS_UNREADABLE(p_claim, v_claim, @fencelock_mask) THEN
-        CALL fencelock_refuse_mask();
     END IF;
     IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
@@ -242,30 +289,13 @@ releasing: BEGIN
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = v_digest,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
     WHERE name = p_lock AND digest = v_digest AND epoch = v_epoch;
-    IF ROW_COUNT() = 1 THEN
-        LEAVE releasing;
-    END IF;
-    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    START TRANSACTION;
-    CALL fencelock_hold_lock(p_lock);
-    -- Once more: a cancelled acquire of this claim may have been granted between the two.
-    SELECT l.epoch = s.epoch INTO v_was_held
-    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.digest = v_digest;
-    UPDATE fencelock_lock SET
-        digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
-        forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = v_digest,
-        ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
-    WHERE name = p_lock AND digest = v_digest;
     IF ROW_COUNT() = 0 THEN
-        SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE digest = v_digest AND lock_name = p_lock;
-        IF v_ticket IS NOT NULL THEN
-            CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));
-        ELSEIF NOT EXISTS (SELECT 1 FROM fencelock_lock WHERE name = p_lock AND ended_digest = v_digest) THEN
-            CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(v_now_us, p_asked_us));
+        -- Only here: a claim that a wrong key has unmasked holds no lock.
+        IF IS_UNREADABLE(p_claim, REVEAL(p_claim, v_pad), @fencelock_mask) THEN
+            CALL fencelock_refuse_mask();
         END IF;
+        CALL fencelock_end_claim(p_lock, v_digest, p_asked_us);
     END IF;
-    COMMIT;
-    SELECT v_was_held, v_now_us;
 END;
 
 -- name: create_renew
@@ -275,7 +305,7 @@ END;
 CREATE PROCEDURE fencelock_renew(IN p_leases LONGTEXT CHARACTER SET ascii) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_first VARCHAR(64) CHARACTER SET ascii DEFAULT JSON_UNQUOTE(JSON_EXTRACT(p_leases, '$[0][1]'));
-    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(v_first, @fencelock_mask);
+    DECLARE v_claim VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(v_first, MASK_PAD(v_first, @fencelock_mask));
     DECLARE v_epoch, v_now_us BIGINT;
     DECLARE v_began_because TEXT CHARACTER SET utf8mb4;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -290,7 +320,7 @@ BEGIN
     SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
         name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
-    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(REVEAL(asked.claim, @fencelock_mask)))
+    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(REVEAL(asked.claim, MASK_PAD(asked.claim, @fencelock_mask))))
     SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -301,7 +331,7 @@ BEGIN
                 WHEN l.digest IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)
                 ELSE COALESCE(l.ended, 'it ended at the source') END
     FROM (
-        SELECT one.name, one.claim, ONE_WAY(ONE_WAY(REVEAL(one.claim, @fencelock_mask))) COLLATE ascii_bin AS digest
+        SELECT one.name, one.claim, ONE_WAY(ONE_WAY(REVEAL(one.claim, MASK_PAD(one.claim, @fencelock_mask)))) COLLATE ascii_bin AS digest
         FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
             name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS one
     ) AS asked

@@ -17,8 +17,8 @@ CREATE FUNCTION fencelock.base64url(p_bytes bytea) RETURNS text LANGUAGE sql IMM
 $$ SELECT pg_catalog.translate(pg_catalog.encode(p_bytes, 'base64'), '+/=' OPERATOR(pg_catalog.||) pg_catalog.chr(10), '-_') $$;
 
 -- name: create_signature_of
--- The signature of a sequencer's text up to its last dot: half of its HMAC-SHA256, by a key XOR'ed with HMAC's two
--- constants. The constant here is 'fencelock sequencer v2' and a zero byte.
+-- The signature of a sequencer's text up to its last dot, with the digest in the proof's place: half of its HMAC-SHA256,
+-- by a key XOR'ed with HMAC's two constants. The constant here is 'fencelock sequencer v2' and a zero byte.
 CREATE FUNCTION fencelock.signature_of(p_inner_pad bytea, p_outer_pad bytea, p_text text) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS
 $$

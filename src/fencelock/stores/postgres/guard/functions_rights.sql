@@ -30,7 +30,7 @@ BEGIN
     shown.digest := fencelock.one_way(shown.proof);
     shown.key_id := part[2];
     shown.signature := part[9];
-    shown.signed_text := array_to_string(part[1:8], '.');
+    shown.signed_text := array_to_string(part[1:6], '.') || '.' || shown.digest || '.' || part[8];
     RETURN shown;
 END
 $$;

@@ -7,7 +7,7 @@ Never decides who holds a lock: the database does, in `functions_lease.sql`.
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from fencelock.model import LockInfo, SourceInfo, default_holder
+from fencelock.model import LockInfo, SourceInfo, default_holder, digest_of_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sql.source import (
     MAX_WAITERS,
@@ -73,8 +73,8 @@ class PostgresSourceCodec(SourceCodecBase):
     def _poll(self, request: ask.Poll) -> SourceOperation:
         return self._decide(request.lock, request.claim, None, None, None, "poll")
 
-    def _decide(self, lock: str, *claim: object) -> SourceOperation:
-        parameters = (lock.encode(), *claim, self._channel, HEAD_WAIT_MS, MAX_WAITERS)
+    def _decide(self, lock: str, claim: str, *rest: object) -> SourceOperation:
+        parameters = (lock.encode(), digest_of_claim(claim), *rest, self._channel, HEAD_WAIT_MS, MAX_WAITERS)
         return SourceOperation(SQL.acquire, parameters, partial(self._decode_answer, lock), clock_column=3)
 
     def _decode_answer(self, lock: str, rows: Rows) -> ask.SourceReply:
@@ -99,7 +99,8 @@ class PostgresSourceCodec(SourceCodecBase):
         return SourceOperation(SQL.raise_epoch, parameters, lambda rows: SourceInfo(*rows[0]) if rows else None)
 
     def _break_lease(self, request: ask.Break) -> SourceOperation:
-        parameters = (request.lock.encode(), request.lock, request.claim, request.holder, request.reason)
+        digest = digest_of_claim(request.claim)
+        parameters = (request.lock.encode(), request.lock, digest, request.holder, request.reason)
         return SourceOperation(SQL.break_lease, parameters, _decode_broken)
 
     def _check(self, request: ask.Check) -> SourceOperation:

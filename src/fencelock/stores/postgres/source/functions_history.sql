@@ -131,13 +131,11 @@ $$;
 
 -- name: create_break_lease
 -- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
-CREATE FUNCTION fencelock.break_lease(p_lock bytea, p_name text, p_claim text, p_who text, p_reason text)
+CREATE FUNCTION fencelock.break_lease(p_lock bytea, p_name text, p_digest text, p_who text, p_reason text)
 RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text, key_id text, signature text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
-    proof      constant text := fencelock.one_way(p_claim);
-    own_digest constant text := fencelock.one_way(proof);
     held   fencelock.lock;
     done   fencelock.source_audit;
     bound  bigint;
@@ -154,7 +152,7 @@ BEGIN
     SELECT s.source_id, s.epoch, s.history_id, s.bound, w.id IS NOT NULL
     INTO STRICT source_id, epoch, history_id, bound, is_whole FROM fencelock.source AS s
     LEFT JOIN fencelock.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid;
-    SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.digest = own_digest;
+    SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.digest = p_digest;
     IF FOUND THEN
         token := done.token;
         holder := done.holder;
@@ -174,12 +172,12 @@ BEGIN
                 ended_digest = coalesce(l.digest, l.ended_digest)
             WHERE l.name = p_lock;
             INSERT INTO fencelock.source_audit (who, action, subject, token, reason, holder, digest)
-            VALUES (p_who, 'break', p_name, token, p_reason, break_lease.holder, own_digest);
+            VALUES (p_who, 'break', p_name, token, p_reason, break_lease.holder, p_digest);
         END IF;
     END IF;
     key_id := fencelock.newest_key(moment);
     IF token IS NOT NULL AND key_id IS NOT NULL THEN
-        signature := fencelock.sign(key_id, source_id, history_id, token, proof, p_lock);
+        signature := fencelock.sign(key_id, source_id, history_id, token, p_digest, p_lock);
     END IF;
     PERFORM fencelock.notify_head(p_lock, moment);
     RETURN NEXT;

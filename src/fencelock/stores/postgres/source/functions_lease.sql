@@ -10,14 +10,17 @@ $$
 $$;
 
 -- name: create_sign
--- The signature of a sequencer.
+-- The signature of a sequencer. PL/pgSQL keeps the plan: in SQL it was made again at each grant.
 CREATE FUNCTION fencelock.sign(
-    p_key_id text, p_source_id text, p_history_id text, p_token bigint, p_proof text, p_lock bytea)
-RETURNS text LANGUAGE sql VOLATILE AS
+    p_key_id text, p_source_id text, p_history_id text, p_token bigint, p_digest text, p_lock bytea)
+RETURNS text LANGUAGE plpgsql AS
 $$
-    SELECT fencelock.signature_of(inner_pad, outer_pad, concat_ws(
-        '.', 'fl2', p_key_id, p_source_id, p_history_id, 'x', p_token, p_proof, fencelock.base64url(p_lock)))
-    FROM fencelock.signing_key WHERE key_id = p_key_id
+BEGIN
+    RETURN (
+        SELECT fencelock.signature_of(k.inner_pad, k.outer_pad, concat_ws(
+            '.', 'fl2', p_key_id, p_source_id, p_history_id, 'x', p_token, p_digest, fencelock.base64url(p_lock)))
+        FROM fencelock.signing_key AS k WHERE k.key_id = p_key_id);
+END
 $$;
 
 -- name: create_decide
@@ -137,14 +140,13 @@ $$;
 -- claim cannot be a late duplicate. If another transaction changed the row since the statement began, the comparison of
 -- its xmin fails, and `decide` considers everything again.
 CREATE FUNCTION fencelock.acquire(
-    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_lock bytea, p_digest text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
 RETURNS fencelock.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
-    own_digest constant text := fencelock.one_way(fencelock.one_way(p_claim));
-    answer     fencelock.answer;
-    bound      bigint;
+    answer fencelock.answer;
+    bound  bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
         PERFORM fencelock.settle_in();
@@ -154,7 +156,7 @@ BEGIN
         PERFORM fencelock.refuse_time(p_born_us, answer.now_us);
     END IF;
     UPDATE fencelock.lock AS l SET
-        token = nextval('fencelock.token'), digest = own_digest, history_id = s.history_id, holder = p_holder,
+        token = nextval('fencelock.token'), digest = p_digest, history_id = s.history_id, holder = p_holder,
         ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000,
         -- What newest_key() does, without the cost of a call.
         key_id = (
@@ -163,7 +165,7 @@ BEGIN
             ORDER BY k.not_before_s DESC, k.number DESC LIMIT 1)
     FROM fencelock.lock AS before, fencelock.source AS s, fencelock.witness AS w
     WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
-      AND l.digest IS NULL AND l.ended_digest IS DISTINCT FROM own_digest
+      AND l.digest IS NULL AND l.ended_digest IS DISTINCT FROM p_digest
       AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock)
       AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
@@ -172,7 +174,7 @@ BEGIN
     INTO answer.token, answer.source_id, answer.epoch, answer.history_id, answer.key_id, bound;
     IF NOT FOUND THEN
         answer := fencelock.decide(
-            p_lock, own_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
+            p_lock, p_digest, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
     ELSIF answer.token > bound THEN
         RAISE 'a hundred thousand tokens were drawn at once in epoch %: try again', answer.epoch USING ERRCODE = 'FL103';
     ELSE
@@ -181,7 +183,7 @@ BEGIN
     END IF;
     IF answer.key_id IS NOT NULL THEN
         answer.signature := fencelock.sign(
-            answer.key_id, answer.source_id, answer.history_id, answer.token, fencelock.one_way(p_claim), p_lock);
+            answer.key_id, answer.source_id, answer.history_id, answer.token, p_digest, p_lock);
     END IF;
     RETURN answer;
 END
