@@ -113,6 +113,29 @@ def test_g12_an_xa_transaction_locks_and_changes_no_mark(guarded: Guarded, role:
     assert (mark.token, mark.is_closed) == (6, False)
 
 
+def test_g12_a_sessions_temporary_tables_give_it_no_right_and_no_key(guarded: Guarded, role: str) -> None:
+    """A routine finds a session's temporary table in the place of the one of that name."""
+    guarded.sealed(5)
+    guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON {guarded.database.name}.* TO {role}")
+    forged = sign(sequencer(FORGED), SigningKey("own", b"o" * 32))
+    with guarded.database.connect(user=role) as native:
+        run(native, "CREATE TEMPORARY TABLE fencelock_right (resource varbinary(512), account varchar(288))")
+        run(native, "INSERT INTO fencelock_right VALUES ('*', %s)", role)
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, "CALL fencelock_seal(%s, 'reports')", str(forged))
+        run(native, "DROP TEMPORARY TABLE fencelock_right")
+        guarded.guard().grant(role)
+        guarded.guard().install_keys(Keys((SigningKey("key", b"k" * 32),), ()))
+        guarded.guard().require_signatures(reason="a test")
+        inner, outer = (bytes(one ^ pad for one in b"o" * 32 + bytes(32)) for pad in (0x36, 0x5C))
+        run(native, "CREATE TEMPORARY TABLE fencelock_guard_key (key_id varbinary(64), inner_pad binary(64), "
+            "outer_pad binary(64), retired_s bigint)")  # fmt: skip
+        run(native, "INSERT INTO fencelock_guard_key VALUES ('own', UNHEX(%s), UNHEX(%s), NULL)", inner.hex(), outer.hex())
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, "CALL fencelock_seal(%s, 'reports')", str(forged))
+    assert guarded.guard().mark().token == 5
+
+
 def test_g12_what_a_seal_wrote_in_another_transaction_is_not_there_to_be_committed(guarded: Guarded, role: str) -> None:
     guarded.sealed(5)
     guarded.guard().grant(role)

@@ -147,17 +147,17 @@ BEGIN
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     IF NOT IS_ACCOUNT(CURRENT_USER(), v_name, v_host) THEN
         IF p_is_to_write THEN
-            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right PARTITION (lasting) AS held
             WHERE IS_ACCOUNT(held.account, v_name, v_host) AND (held.resource = p_resource OR (
                 RIGHT(held.resource, 1) = '*'
                 AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1)))
             LOCK IN SHARE MODE;
         ELSE
-            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right PARTITION (lasting) AS held
             WHERE held.resource = p_resource AND IS_ACCOUNT(held.account, v_name, v_host);
         END IF;
         IF v_rights = 0 AND NOT p_is_to_write THEN
-            SELECT COUNT(*) INTO v_rights FROM fencelock_right AS held
+            SELECT COUNT(*) INTO v_rights FROM fencelock_right PARTITION (lasting) AS held
             WHERE RIGHT(held.resource, 1) = '*' AND IS_ACCOUNT(held.account, v_name, v_host)
                 AND LEFT(p_resource, LENGTH(held.resource) - 1) = LEFT(held.resource, LENGTH(held.resource) - 1);
         END IF;
@@ -226,7 +226,7 @@ checking: BEGIN
     CALL fencelock_parse(p_sequencer, v_lock, v_token, v_proof, v_source_id, v_history_id);
     SET v_key_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
     SELECT key_id, inner_pad, outer_pad, retired_s INTO v_found, v_inner_pad, v_outer_pad, v_retired_s
-    FROM fencelock_guard_key WHERE key_id = v_key_id LOCK IN SHARE MODE;
+    FROM fencelock_guard_key PARTITION (lasting) WHERE key_id = v_key_id LOCK IN SHARE MODE;
     IF v_key_id = '0' THEN
         SET reason = 'it has none';
     ELSEIF v_found IS NULL THEN

@@ -82,22 +82,26 @@ CREATE TABLE IF NOT EXISTS fencelock_effect (
 -- name: create_right
 -- Which accounts may seal, present and close a resource; one that ends in * stands for all with that prefix. An account is
 -- a user's name, from every host, or `name@host`, with the host as a pattern of LIKE. A new guard has no row: only the
--- account that owns the routines may (G12).
+-- account that owns the routines may (G12). The routines name its only partition, since a session's temporary table would
+-- stand in its place, and can have none.
 CREATE TABLE IF NOT EXISTS fencelock_right (
     resource VARBINARY(512) NOT NULL,
     account  VARCHAR(288)   NOT NULL,
     PRIMARY KEY (resource, account)
-) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_guard_key
 -- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and when it
--- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says.
+-- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says. It has a partition for the
+-- same reason as the rights.
 CREATE TABLE IF NOT EXISTS fencelock_guard_key (
     key_id    VARBINARY(64) PRIMARY KEY,
     inner_pad BINARY(64)    NOT NULL,
     outer_pad BINARY(64)    NOT NULL,
     retired_s BIGINT
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_protection
 -- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` and `mode` are
