@@ -55,6 +55,33 @@ def test_g12_a_right_holds_for_the_members_of_its_role_and_not_for_who_calls_on_
         native.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(7)),))
 
 
+@pytest.mark.parametrize("statement", ["ANALYZE", "REINDEX TABLE {}.bait", "REFRESH MATERIALIZED VIEW {}.shown"])
+def test_g12_a_tables_owner_has_no_right_of_the_session_that_maintains_the_table(
+    guarded: Guarded, role: str, statement: str
+) -> None:
+    """There the server runs the owner's functions; and autovacuum, which nobody has to start, has a superuser's session."""
+    guarded.sealed(5)
+    guarded.database.rows(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
+    with guarded.database.connect(user=role) as native:
+        native.execute(
+            f"""
+            CREATE FUNCTION {role}.seal(x int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+            BEGIN
+                IF session_user <> '{role}' THEN
+                    PERFORM fencelock.seal('{sequencer(FORGED)}', 'reports');
+                END IF;
+                RETURN x;
+            END $$;
+            CREATE TABLE {role}.bait AS SELECT generate_series(1, 100) AS x;
+            CREATE INDEX ON {role}.bait ({role}.seal(x));
+            CREATE MATERIALIZED VIEW {role}.shown AS SELECT {role}.seal(x) FROM {role}.bait WITH NO DATA;
+            """.encode()
+        )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="within security-restricted operation"):
+        guarded.database.rows(statement.format(role))
+    assert guarded.guard().mark().token == 5
+
+
 def test_g12_a_right_to_a_role_that_was_dropped_is_none_and_to_an_unknown_one_is_refused(guarded: Guarded) -> None:
     role = f"passing_{guarded.database.name}"
     with pytest.raises(Exception, match=f"there is no role {role}"):

@@ -42,6 +42,9 @@ $$;
 CREATE FUNCTION fencelock.check_right(p_resource text) RETURNS boolean LANGUAGE plpgsql AS
 $$
 BEGIN
+    -- ANALYZE, REINDEX, REFRESH and autovacuum run functions of a table's owner in the session of somebody else, often of a
+    -- superuser. The server forbids UNLISTEN there (42501); elsewhere this one does nothing.
+    UNLISTEN fencelock;
     IF pg_catalog.pg_has_role(session_user, current_user, 'MEMBER') THEN
         RETURN true;
     END IF;

@@ -2,15 +2,18 @@
 
 -- name: create_newest_key
 -- The id of the key to sign with; NULL without one. Read at each grant: a key that was retired a moment ago signs nothing.
-CREATE FUNCTION fencelock.newest_key(p_now_us bigint) RETURNS text LANGUAGE sql VOLATILE AS
+CREATE FUNCTION fencelock.newest_key(p_now_us bigint) RETURNS text LANGUAGE plpgsql AS
 $$
-    SELECT key_id FROM fencelock.signing_key
-    WHERE not_before_s <= p_now_us / 1000000 AND retired_s IS NULL
-    ORDER BY not_before_s DESC, number DESC LIMIT 1
+BEGIN
+    RETURN (
+        SELECT key_id FROM fencelock.signing_key
+        WHERE not_before_s <= p_now_us / 1000000 AND retired_s IS NULL
+        ORDER BY not_before_s DESC, number DESC LIMIT 1);
+END
 $$;
 
 -- name: create_sign
--- The signature of a sequencer. PL/pgSQL keeps the plan: in SQL it was made again at each grant.
+-- The signature of a sequencer. PL/pgSQL keeps the plan; a function in SQL is planned again in each transaction.
 CREATE FUNCTION fencelock.sign(
     p_key_id text, p_source_id text, p_history_id text, p_token bigint, p_digest text, p_lock bytea)
 RETURNS text LANGUAGE plpgsql AS
