@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.turns",
     "tests.fix_servers",
     "tests.own_process",
+    "tests.stored_secrets",
     "tests.run_reports",
     "tests.sql.postgres.fix_postgres",
     "tests.sql.postgres.fix_copies",

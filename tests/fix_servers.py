@@ -57,13 +57,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def servers_folder(config: pytest.Config) -> Path:
     """Return the folder in which all processes of this run have their servers."""
+    if (folder := known_folder(config)) is not None:
+        return folder
+    config.stash[_folder] = ServerFolder("fl-tests-")
+    return config.stash[_folder].path
+
+
+def known_folder(config: pytest.Config) -> Path | None:
+    """Return that folder, if anybody has asked for it by now."""
     if OWN_PROCESS in os.environ:
         return Path(os.environ[OWN_PROCESS])
     if hasattr(config, "workerinput"):
         return Path(config.workerinput[FOLDER])
-    if _folder not in config.stash:
-        config.stash[_folder] = ServerFolder("fl-tests-")
-    return config.stash[_folder].path
+    made = config.stash.get(_folder, None)
+    return None if made is None else made.path
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

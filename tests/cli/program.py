@@ -38,7 +38,7 @@ class Program:
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        return subprocess.run(
+        done = subprocess.run(
             [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -48,6 +48,8 @@ class Program:
             timeout=DEADLINE_S,
             check=False,
         )
+        note_shown(done.stdout, done.stderr)
+        return done
 
     def inside(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end in this process, which saves the start of an interpreter: never `run` with a CMD."""

@@ -64,18 +64,44 @@ def test_printed():
 def test_logged():
     logging.getLogger("fencelock").error("lost %s", lease_of("two").sequencer)
 
-def test_careful():
+def test_kept(tmp_path):
+    (tmp_path / "app.db").write_text(f"a{lease_of('four').sequencer.proof}b")
+
+def test_careful(tmp_path):
     print(repr(lease_of("three").sequencer), lease_of("three").sequencer.digest)
+    (tmp_path / "app.db").write_text(lease_of("three").sequencer.digest)
+"""
+AT_A_SERVER = """
+import fencelock
+from tests.fix_servers import servers_folder
+
+def test_kept(request):
+    with fencelock.connect("memory://five") as source, source.lock("job") as lease:
+        (servers_folder(request.config) / "redo.log").write_bytes(b"\\0a" + lease.claim.encode() + b"b\\xff")
 """
 
 
-def test_g12_a_test_that_shows_a_proof_fails(tmp_path: Path) -> None:
+def careless(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run tests with the searches, and nothing else of this project."""
     file = tmp_path / "test_careless.py"
-    file.write_text(CARELESS)
-    alone = ("--noconftest", "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "tests.shown_secrets")
-    done = subprocess.run(
+    file.write_text(text)
+    plugins = ("no:cacheprovider", "tests.shown_secrets", "tests.fix_servers", "tests.stored_secrets")
+    alone = ("--noconftest", "-c", "/dev/null", *(word for name in plugins for word in ("-p", name)))
+    return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *alone, file], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert "3 passed, 2 errors" in done.stdout, done.stdout
+
+
+def test_g12_a_test_that_shows_or_keeps_a_proof_fails(tmp_path: Path) -> None:
+    done = careless(tmp_path, CARELESS)
+    assert "4 passed, 3 errors" in done.stdout, done.stdout
     for name in ("test_printed", "test_logged"):
         assert f"{name} shows a proof" in done.stdout
+    assert "app.db keeps a proof" in done.stdout
+
+
+def test_g12_a_run_whose_servers_keep_a_claim_fails(tmp_path: Path) -> None:
+    done = careless(tmp_path, AT_A_SERVER)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "redo.log keeps a claim" in done.stdout
+    assert done.returncode == 1
