@@ -165,3 +165,16 @@ def test_a_role_without_a_right_may_look(guarded: Guarded, role: str) -> None:
     guarded.sealed(5)
     seen: Any = inspect_resources(guarded.database.url(user=role))
     assert [mark.token for mark in seen.marks] == [5]
+
+
+# --- the form -------------------------------------------------------------------------------------
+def test_a_sequencer_has_one_spelling_in_sql(guarded: Guarded) -> None:
+    """The last character of base64url has bits that mean nothing: a second spelling would decode to the same lock."""
+    parts = str(sequencer(5)).split(".")
+    assert (parts[7], len(parts[7]) % 4) != ("", 0), "the name of the lock leaves such bits"
+    parts[7] = parts[7][:-1] + chr(ord(parts[7][-1]) + 1)
+    with guarded.database.connect() as native:
+        for routine in ("seal", "present"):
+            with pytest.raises(guarded.sql.client_error, match="not written as base64url") as caught:
+                run(native, f"{guarded.sql.call}{routine}(%s, 'reports')", ".".join(parts))
+            assert guarded.sql.code_of(caught.value) == guarded.sql.no_sequencer

@@ -202,6 +202,10 @@ BEGIN
     CALL fencelock_unmask(p_proof);
     SET encoded = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', -2), '.', 1);
     SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, (LENGTH(encoded) + 3) DIV 4 * 4, '='), '-', '+'), '_', '/'));
+    IF BINARY BASE64URL(p_lock) <> BINARY encoded THEN
+        SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
+            'FL011 not a sequencer: its lock is not written as base64url writes it';
+    END IF;
 END;
 
 -- name: fencelock_check_signature
