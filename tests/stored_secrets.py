@@ -1,4 +1,4 @@
-"""No store keeps a claim or a proof that a test has drawn: a pytest plugin that looks into what tests leave on disks (G12).
+"""No store keeps a claim or a proof (G12): a pytest plugin that looks for each one drawn in what tests leave on disks.
 
 Promise: after each test it searches the test's folder, and after all tests the folders of the servers that the run has
 shared, with their data, their logs of transactions and what they print. A test, or a run, that left a secret there has

@@ -128,9 +128,9 @@ def test_g12_a_sessions_temporary_tables_give_it_no_right_and_no_key(guarded: Gu
         guarded.guard().install_keys(Keys((SigningKey("key", b"k" * 32),), ()))
         guarded.guard().require_signatures(reason="a test")
         inner, outer = (bytes(one ^ pad for one in b"o" * 32 + bytes(32)) for pad in (0x36, 0x5C))
-        run(native, "CREATE TEMPORARY TABLE fencelock_guard_key (key_id varbinary(64), inner_pad binary(64), "
-            "outer_pad binary(64), retired_s bigint)")  # fmt: skip
-        run(native, "INSERT INTO fencelock_guard_key VALUES ('own', UNHEX(%s), UNHEX(%s), NULL)", inner.hex(), outer.hex())
+        columns = "key_id varbinary(64), inner_pad binary(64), outer_pad binary(64), retired_s bigint"
+        run(native, f"CREATE TEMPORARY TABLE fencelock_guard_key ({columns})")
+        run(native, "INSERT INTO fencelock_guard_key VALUES ('own', %s, %s, NULL)", inner, outer)
         with pytest.raises(pymysql.Error, match="PARTITION"):
             run(native, "CALL fencelock_seal(%s, 'reports')", str(forged))
     assert guarded.guard().mark().token == 5

@@ -59,7 +59,7 @@ def test_g12_a_right_holds_for_the_members_of_its_role_and_not_for_who_calls_on_
 def test_g12_a_tables_owner_has_no_right_of_the_session_that_maintains_the_table(
     guarded: Guarded, role: str, statement: str
 ) -> None:
-    """There the server runs the owner's functions; and autovacuum, which nobody has to start, has a superuser's session."""
+    """There the server runs the owner's functions; and autovacuum, which nobody starts, has a superuser's session."""
     guarded.sealed(5)
     guarded.database.rows(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
     with guarded.database.connect(user=role) as native:
