@@ -24,18 +24,6 @@ SELECT SIGNATURE(k.inner_pad, k.outer_pad, CONCAT_WS(
     '.', 'fl2', k.key_id, s.source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock)))
 INTO p_signature FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
 
--- name: create_answer_signed
--- The answer of `fencelock_acquire` in the common case, with the signature that `fencelock_sign` gives: a call of it would
--- cost as much again.
-CREATE PROCEDURE fencelock_answer_signed(
-    IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_token BIGINT,
-    IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_key_id VARCHAR(64) CHARACTER SET ascii)
-SQL SECURITY DEFINER READS SQL DATA
-SELECT p_token, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), k.key_id, CONVERT(SIGNATURE(
-    k.inner_pad, k.outer_pad, CONCAT_WS(
-        '.', 'fl2', k.key_id, s.source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock))) USING ascii) AS signature
-FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
-
 -- name: create_decide
 -- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
 -- locked in one order everywhere, so that no two transactions wait for each other: the lock's, its queue's, the source's.
@@ -241,14 +229,20 @@ acquiring: BEGIN
               AND (@fencelock_signs := has_key) IS NOT NULL;
             IF ROW_COUNT() = 1 THEN
                 IF @fencelock_signs THEN
-                    CALL fencelock_newest_key(v_key_id);
+                    -- What `fencelock_newest_key` does, and below `fencelock_sign`, without the cost of a call.
+                    SELECT key_id INTO v_key_id FROM fencelock_source_key
+                    WHERE not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) AND retired_s IS NULL
+                    ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
                 UPDATE fencelock_lock SET token = LAST_INSERT_ID(), key_id = v_key_id WHERE name = p_lock;
                 COMMIT;
                 IF v_key_id IS NULL THEN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
                 ELSE
-                    CALL fencelock_answer_signed(p_lock, p_digest, LAST_INSERT_ID(), p_history_id, v_key_id);
+                    SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), k.key_id, CONVERT(SIGNATURE(
+                        k.inner_pad, k.outer_pad, CONCAT_WS('.', 'fl2', k.key_id, s.source_id, p_history_id, 'x',
+                        LAST_INSERT_ID(), p_digest, BASE64URL(p_lock))) USING ascii) AS signature
+                    FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = v_key_id WHERE s.id = 1;
                 END IF;
                 LEAVE acquiring;
             END IF;
