@@ -11,6 +11,7 @@ import fencelock
 from fencelock import (
     OutcomeUnknownError,
     SealLostError,
+    SourceUnavailableError,
     StaleTokenError,
 )
 from fencelock.protocol import guard_requests as ask_for
@@ -105,6 +106,33 @@ def test_g4_a_tenure_does_not_remember_a_seal_that_was_never_confirmed(
     assert not lease.tenure.sealed
     guard.seal(lease)
     assert guard.mark().token == 5
+
+
+@pytest.mark.parametrize("method", ["seal", "close"])
+@pytest.mark.parametrize("fate", ["happened", "lost"])
+def test_g4_what_was_in_doubt_stays_so_when_the_resource_goes_away(
+    open_guard: Opener, file: Path, lost_commits: list[str], monkeypatch: pytest.MonkeyPatch, method: str, fate: str
+) -> None:
+    """The first commit was not confirmed, and then no transaction can begin."""
+    guard, lease = open_guard(file), HandmadeLease(5)
+    begin = SQLiteGuardConnection._ANSWERS[ask_for.Begin]
+
+    def away(connection: SQLiteGuardConnection, request: ask_for.Begin) -> None:
+        if not lost_commits:
+            raise SourceUnavailableError("the resource is away")
+        begin(connection, request)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Begin, away)
+        lost_commits.append(fate)
+        with pytest.raises(OutcomeUnknownError, match=r"no answer.*the resource is away") as caught:
+            getattr(guard, method)(lease)
+        assert not caught.value.definite
+        assert isinstance(caught.value.__cause__, SourceUnavailableError)
+        with pytest.raises(SourceUnavailableError):
+            getattr(guard, method)(lease)
+    getattr(guard, method)(lease)
+    assert (guard.mark().token, guard.mark().is_closed) == (5, method == "close")
 
 
 def test_g4_a_seal_that_was_lost_to_a_newer_holder_is_stale(

@@ -12,7 +12,7 @@ import fencelock.aio
 from fencelock import errors
 from fencelock._api import leading
 from fencelock._api.leading import FIRST_PAUSE_S, LONGEST_PAUSE_S, BackOff
-from fencelock._flows.effects import note_repeatable
+from fencelock._flows.effects import note_done_once
 from fencelock.model import draw_claim
 from fencelock.protocol import guard_requests as ask_for
 from fencelock.stores.errors import note_lost
@@ -37,7 +37,7 @@ def from_lost_block(error: Exception) -> Exception:
 
 def of_a_block_that_is_done_once() -> Exception:
     error = errors.OutcomeUnknownError("unknown")
-    note_repeatable(error, "tonight")
+    note_done_once(error, "tonight")
     return error
 
 
@@ -211,6 +211,37 @@ def test_k1_an_unknown_outcome_is_followed_by_another_term_if_the_block_is_done_
     with pytest.raises(errors.OutcomeUnknownError if once is None else errors.AlreadyDoneError):
         lead("sync", url, body)
     assert len(tokens) == (1 if once is None else 2)
+    with plain(file) as connection:
+        assert connection.execute("SELECT value FROM reports").fetchone() == (1,)
+
+
+@both
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize("fate", ["happened", "lost"])
+def test_k1_a_seal_in_doubt_is_followed_by_another_term(
+    url: str, file: Path, kind: str, fate: str, lost_commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit was not confirmed, and then the resource was away: the block did not begin."""
+    begin, fails = SQLiteGuardConnection._ANSWERS[ask_for.Begin], [False, True]
+
+    def away(connection: SQLiteGuardConnection, request: Any) -> Any:
+        if fails and fails.pop(0):
+            raise errors.SourceUnavailableError("away")
+        return begin(connection, request)
+
+    monkeypatch.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Begin, away)
+    guard = fencelock.guard(f"sqlite:///{file}", resource="reports", lock=LOCK)
+    lost_commits.append(fate)
+    stop, tokens = threading.Event(), []
+
+    def body(lease: Any) -> None:
+        tokens.append(lease.token)
+        with guard.transaction(lease) as connection:
+            connection.execute("UPDATE reports SET value = value + 1")
+        stop.set()
+
+    lead(kind, url, body, stop=stop)
+    assert (len(tokens), fails, lost_commits) == (2, [], [])
     with plain(file) as connection:
         assert connection.execute("SELECT value FROM reports").fetchone() == (1,)
 

@@ -7,6 +7,7 @@ and write at once. Only the end of a user's block, and what an operator asked fo
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -171,6 +172,54 @@ def test_one_loss_is_reported_as_it_is_and_blocks_nobody(
             assert nth > 1
             return
     raise AssertionError(f"{flow.__name__} has more than {MAX_LOST} requests")
+
+
+BEFORE_AN_OUTAGE: dict[Flow, Callable[[Scene], bool]] = {
+    seal: lambda scene: scene.token == 5,
+    seal_over_an_older_one: lambda scene: scene.token == 5,
+    first_block: lambda scene: scene.guarded.value() == "done",
+    close: lambda scene: scene.guarded.guard().mark().is_closed,
+}
+"""Flows that may ask again, each with whether it was done."""
+
+
+@pytest.mark.parametrize("flow", BEFORE_AN_OUTAGE, ids=lambda flow: flow.__name__)
+def test_a_reply_that_was_lost_to_an_outage_leaves_what_it_would_have_told_in_doubt(
+    guarded: Guarded, proxy: Any, runner: asyncio.Runner | None, flow: Flow
+) -> None:
+    """The server goes on, and nobody reaches it any more."""
+    referee = guarded.guard()
+    for nth in range(1, MAX_LOST):
+        scene = Scene(guarded, proxy, runner)
+        acting = flow(scene)
+        next(acting)
+        fault = proxy.hold_reply(nth)
+        error = None
+        with ThreadPoolExecutor(1) as threads:
+            outage = threads.submit(cut_off, proxy, fault)
+            try:
+                assert next(acting)
+            except (FencelockError, guarded.sql.lost_connection) as caught:
+                error = caught
+            has_happened = fault.has_happened
+            fault.strike()  # If no request came to it, the other thread still waits.
+            outage.result()
+        fault.release()
+        proxy.forget_faults()
+        proxy.accept()
+        if error is not None and getattr(error, "definite", True):
+            assert not BEFORE_AN_OUTAGE[flow](scene), f"the loss of {nth} was reported as not done: {error}"
+        check_free(guarded, referee, flow)
+        if not has_happened:
+            assert nth > 1
+            return
+    raise AssertionError(f"{flow.__name__} has more than {MAX_LOST} requests")
+
+
+def cut_off(proxy: Any, fault: Any) -> None:
+    fault.wait()
+    proxy.refuse()
+    proxy.cut()
 
 
 def check_free(guarded: Guarded, guard: fencelock.Guard, flow: Flow) -> None:

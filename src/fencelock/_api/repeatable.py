@@ -1,12 +1,12 @@
 """Which errors tell that work may simply be begun again, under a new lease: what the loops of leaders go by.
 
 Promise: an error of a block whose connection ended inside it is one, whichever driver or framework raised it, and so is
-an unknown outcome of a block whose key makes a repetition harmless. Never: what is no Exception (KeyboardInterrupt,
-SystemExit, CancelledError).
+an unknown outcome of a seal, or of a block whose key makes a repetition harmless. Never: what is no Exception
+(KeyboardInterrupt, SystemExit, CancelledError).
 """
 
 from fencelock._api.idle_limit import is_from_lost_block
-from fencelock._flows.effects import RepeatableNote
+from fencelock._flows.doubts import RepeatableNote
 from fencelock.errors import (
     LeaseExpiredError,
     LeaseLostError,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from fencelock._flows.conflicts import retry_on_conflict
+from fencelock._flows.doubts import note_repeatable
 from fencelock._flows.guarding import Opened, explain_conflict, finish, open_transaction, present, withdraw
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
@@ -35,15 +36,9 @@ from fencelock.protocol.guard_requests import (
 Result = TypeVar("Result")
 
 
-class RepeatableNote(str):
-    """The note on an unknown outcome of a block that may be repeated: its job is done once, whatever became of it."""
-
-    __slots__ = ()
-
-
-def note_repeatable(error: OutcomeUnknownError, key: str) -> None:
+def note_done_once(error: OutcomeUnknownError, key: str) -> None:
     """Note on an unknown outcome that the block may be repeated with this key."""
-    error.add_note(RepeatableNote(f"fencelock: repeat the block with its key {key!r}: its work is done once"))
+    note_repeatable(error, f"repeat the block with its key {key!r}: its work is done once")
 
 
 class Begun(NamedTuple):
@@ -96,7 +91,7 @@ def finish_once(
         yield from tell_if_done(scope, done, conflict)
         yield from explain_conflict(scope, sequencer, tenure, conflict)
     except OutcomeUnknownError as unknown:
-        note_repeatable(unknown, done.key)
+        note_done_once(unknown, done.key)
         raise
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.conflicts import retry_on_conflict
+from fencelock._flows.doubts import keep_mark_in_doubt
 from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
@@ -110,8 +111,9 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed
     return sealed
 
 
+@keep_mark_in_doubt
 @retry_on_conflict
-def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed]:
+def _seal_durably(doubts: list[str], scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed]:
     """Seal; if a commit was not confirmed, read the marks again, and rewrite those that may not be on the disk."""
     raised: tuple[str, ...] = ()
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
@@ -119,7 +121,8 @@ def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFl
         raised = sealed.raised
         try:
             yield Commit()
-        except OutcomeUnknownError:
+        except OutcomeUnknownError as error:
+            doubts.append(str(error))
             if not tries_left:
                 raise
         else:
@@ -290,8 +293,9 @@ def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
     )
 
 
+@keep_mark_in_doubt
 @retry_on_conflict
-def close(scope: Scope, sequencer: Sequencer, claim: str, tenure: Tenure) -> GuardFlow[None]:
+def close(doubts: list[str], scope: Scope, sequencer: Sequencer, claim: str, tenure: Tenure) -> GuardFlow[None]:
     """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
 
     A resource that a newer holder has sealed is left alone: the token is stale there already. The claim shows that the
@@ -312,7 +316,8 @@ def close(scope: Scope, sequencer: Sequencer, claim: str, tenure: Tenure) -> Gua
             yield CloseMarks(tuple(closed), claim)
         try:
             yield Commit()
-        except OutcomeUnknownError:
+        except OutcomeUnknownError as error:
+            doubts.append(str(error))
             if not tries_left:
                 raise
         else:

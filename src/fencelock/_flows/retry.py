@@ -10,6 +10,7 @@ error for a request that an earlier try may have carried out.
 
 from typing import overload
 
+from fencelock._flows.doubts import still_in_doubt
 from fencelock.errors import OutcomeUnknownError, SourceError
 from fencelock.model import LockInfo, SourceInfo
 from fencelock.protocol.source_requests import (
@@ -79,7 +80,7 @@ def ask_source(request: SourceRequest) -> SourceFlow[SourceReply]:
     except SourceError as error:
         if not doubts or not error.definite or isinstance(request, _NO_EFFECT):
             raise
-        raise OutcomeUnknownError(f"{doubts[-1]}. The request was repeated to find out: {error}") from error
+        raise still_in_doubt(doubts, error) from error
 
 
 def _ask_until_answered(request: SourceRequest, doubts: list[str]) -> SourceFlow[SourceReply]:

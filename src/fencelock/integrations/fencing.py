@@ -19,7 +19,7 @@ from fencelock._api.idle_limit import IdleLimit
 from fencelock._api.once import Once, once_of
 from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import scope_of
-from fencelock._flows.effects import note_repeatable
+from fencelock._flows.effects import note_done_once
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import ConfigError, FencelockError, OutcomeUnknownError
 from fencelock.hooks import NO_HOOKS
@@ -131,7 +131,7 @@ class Fencing:
         """Say more of an error that leaves a block: that its connection ended, or that the block may be repeated."""
         self.limit.explain(error, mapped)
         if self._once is not None and isinstance(mapped, OutcomeUnknownError):
-            note_repeatable(mapped, self._once.key)
+            note_done_once(mapped, self._once.key)
 
     def seal(self) -> None:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""
