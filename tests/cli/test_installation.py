@@ -112,7 +112,7 @@ def test_69_a_command_that_looks_makes_no_file_at_a_mistyped_path(program: Progr
     missing = program.folder / "mistyped.db"
     done = program.inside(*words, "--source", f"sqlite:///{missing}")
     assert (done.returncode, done.stdout) == (69, "")
-    assert f"{missing} holds no source of tokens of fencelock's (there is no such file)" in done.stderr
+    assert f"{missing} holds no source of tokens of fencelock's (there is no such file): correct the URL" in done.stderr
     assert not missing.exists()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import fencelock
 from fencelock import BlockLostError, GuardError, SourceUnavailableError, StaleTokenError
+from fencelock.hooks import Event, Hooks
 from fencelock.protocol import guard_requests
 from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.guarded import BriefLease, Guarded, Step, in_block, write
@@ -170,6 +171,38 @@ def test_the_async_guard_yields_an_async_connection_and_uses_no_thread(
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
     asyncio.run(work())
     assert guarded.value() == "async"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_block_says_how_it_ended(guarded: Guarded, kind: str) -> None:
+    """Committed, rolled back, or failed: here the server ends the connection before the commit."""
+    ended: list[Event] = []
+    hooks, lease = Hooks(on_guarded=ended.append), HandmadeLease(5)
+
+    async def by_async_guard() -> None:
+        guard = fencelock.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK, hooks=hooks)
+        async with guard.transaction(lease):
+            pass
+        with pytest.raises(ZeroDivisionError):
+            async with guard.transaction(lease):
+                raise ZeroDivisionError
+        with pytest.raises(BlockLostError):
+            async with guard.transaction(lease) as native:
+                guarded.kill(native)
+
+    def by_guard() -> None:
+        guard = fencelock.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK, hooks=hooks)
+        with guard.transaction(lease):
+            pass
+        with pytest.raises(ZeroDivisionError), guard.transaction(lease):
+            raise ZeroDivisionError
+        with pytest.raises(BlockLostError), guard.transaction(lease) as native:
+            guarded.kill(native)
+
+    by_guard() if kind == "sync" else asyncio.run(by_async_guard())
+    assert [event.reason for event in ended] == [None, "rolled back", "failed"]
+    assert {(event.lock, event.token, event.resource) for event in ended} == {(LOCK, 5, RESOURCE)}
+    assert all(event.duration is not None and event.duration > 0 for event in ended)
 
 
 def test_tasks_of_one_holder_work_at_the_same_time(guarded: Guarded) -> None:

@@ -100,12 +100,15 @@ def login_refused(url: str, message: str, remedy: str) -> SourceError:
     return SourceError(f"{url} refused the login ({message}): {remedy}")
 
 
-def not_installed(url: str, part: str, message: str = "") -> SchemaError:
-    """Return the error for a store without this half of the schema; `message` is the store's own."""
+def not_installed(url: str, part: str, message: str = "", *, or_else: str = "") -> SchemaError:
+    """Return the error for a store without this half of the schema; `message` is the store's own. `or_else` is what to
+    do first if the URL may be wrong.
+    """
     option = "--source" if part == SOURCE_PART else "--guard"
     said = f" ({message})" if message else ""
     return SchemaError(
-        f"{url} holds no {part} of fencelock's{said}: as its owner, run `fencelock install {option} {shlex.quote(url)}`"
+        f"{url} holds no {part} of fencelock's{said}: {or_else}as its owner, run "
+        f"`fencelock install {option} {shlex.quote(url)}`"
     )
 
 

@@ -143,7 +143,7 @@ def check_installed(database: Database) -> None:
             f"is right, create the folder first, and then run `fencelock install --source {shlex.quote(url)}`"
         )
     if not database.path.exists():
-        raise not_installed(url, SOURCE_PART, "there is no such file")
+        raise not_installed(url, SOURCE_PART, "there is no such file", or_else="correct the URL, or, ")
     if not database.run_alone(SQL.has_schema):
         raise not_installed(url, SOURCE_PART)
 
