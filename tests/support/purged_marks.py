@@ -16,6 +16,7 @@ from fencelock import ConfigError, GuardError, SealLostError, Sequencer, StaleTo
 from fencelock._api.credentials import MEMORY, TenureMemory
 from fencelock.protocol import AuditEntry, Begin, Commit, FindOldMarks, Floor, PurgeMarks, SetFloor
 from fencelock.stores.registry import guard_store
+from tests.process.actors import Actor
 from tests.support.helpers import wait_until
 
 A_MOMENT_S = 0.2
@@ -219,6 +220,33 @@ class PurgedMarks:
             connection.rollback()
         assert (shop.marks(), shop.floors()) == (["order:1"], {})
 
+    def test_g15_a_purge_that_is_killed_before_its_commit_leaves_mark_and_no_floor(
+        self, shop: Shop, tmp_path: Path
+    ) -> None:
+        token = shop.work().token
+        with closing(purger(shop, tmp_path)) as purging:
+            assert purging.hear() == 1
+            purging.kill()
+        assert (shop.guard().mark().token, shop.floors()) == (token, {})
+        shop.work()
+        shop.purge_all()
+
+    def test_g15_a_purge_that_is_frozen_before_its_commit_takes_nothing_from_who_seals_meanwhile(
+        self, shop: Shop, tmp_path: Path
+    ) -> None:
+        """PostgreSQL and MySQL end its transaction, and others find at its end that the mark has changed."""
+        if is_file(shop):
+            pytest.skip("a file waits for the purge, as for any writer")
+        shop.work()
+        with closing(purger(shop, tmp_path)) as purging:
+            assert purging.hear() == 1
+            purging.freeze()
+            newer = shop.work()
+            purging.thaw()
+            purging.say()
+            assert purging.hear() != "purged"
+        assert (shop.guard().mark().token, shop.floors()) == (newer.token, {})
+
     def test_g15_a_floor_is_lowered_by_an_operator_alone(self, shop: Shop) -> None:
         slow = shop.acquire(2)
         floor = shop.work(1).token
@@ -259,6 +287,32 @@ def found(shop: Shop) -> tuple[fencelock.Mark, ...]:
 def purge_of(marks: tuple[fencelock.Mark, ...]) -> PurgeMarks:
     floor = Floor(str(marks[0].source_id), max(mark.token for mark in marks))
     return PurgeMarks(marks, floor, AuditEntry("purge", "", floor.token, floor.token, "me", "a test"))
+
+
+def purger(shop: Shop, folder: Path) -> Actor:
+    """Return a process that purges order 1, and waits before its commit."""
+    wait_until(lambda: found(shop) != ())
+    script = f"""
+    from tests.support.purged_marks import purge_of
+    from fencelock.protocol import Begin, Commit, FindOldMarks
+    from fencelock.stores.registry import guard_store
+
+    connection = guard_store({shop.guard_url!r}).connect()
+    old = connection.perform(FindOldMarks({shop.source_id!r}, 0))
+    connection.perform(Begin())
+    say(connection.perform(purge_of(old)))
+    hear()
+    try:
+        connection.perform(Commit())
+        say("purged")
+    except Exception as error:
+        say(type(error).__name__)
+    """
+    return Actor(folder / "unused.db", script)
+
+
+def is_file(shop: Shop) -> bool:
+    return shop.guard_url.startswith("sqlite:")
 
 
 def in_one_transaction(shop: Shop, request: PurgeMarks | SetFloor) -> Any:
