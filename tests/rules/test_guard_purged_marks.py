@@ -95,13 +95,19 @@ def test_g15_the_file_itself_keeps_marks_and_floors(shop: Shop, file: Path) -> N
     )
     row = ("order:1", "order:1", stale.token, stale.source_id, stale.history_id, stale.digest)
     bound = "UPDATE fencelock_mark SET source_id = ?, token = ?, digest = 'd' WHERE resource = 'without a source'"
+    others = "VALUES ('me', 'floor', '', ?, ?, 'for another one (source another)')"
     with plain(file) as client:
         client.execute("INSERT INTO fencelock_mark (resource, lock) VALUES ('without a source', 'order:1')")
+        client.execute(
+            f"INSERT INTO fencelock_audit (who, action, resource, from_token, to_token, reason) {others}",
+            (stale.token, stale.token - 1),
+        )
         for statement, values in (
             (first, row),
             (first.replace("INSERT", "INSERT OR REPLACE"), row),
             (bound, (stale.source_id, stale.token)),
             ("UPDATE fencelock_floor SET token = token - 1", ()),
+            ("UPDATE fencelock_floor SET token = token - 1, audit_id = (SELECT max(id) FROM fencelock_audit)", ()),
             ("INSERT OR REPLACE INTO fencelock_floor VALUES (?, 0, 1)", (stale.source_id,)),
             ("DELETE FROM fencelock_floor", ()),
         ):
@@ -109,4 +115,4 @@ def test_g15_the_file_itself_keeps_marks_and_floors(shop: Shop, file: Path) -> N
                 client.execute(statement, values)
     assert shop.floor() == stale.token
     entries = ask(file, "SELECT action, resource, from_token, to_token FROM fencelock_audit")
-    assert entries == [("purge", "", stale.token, stale.token)]
+    assert entries == [("purge", "", stale.token, stale.token), ("floor", "", stale.token, stale.token - 1)]

@@ -23,6 +23,7 @@ from fencelock.protocol.guard_requests import (
     ReadMarks,
     SetFloor,
 )
+from fencelock.protocol.mark_requests import floor_reason
 from fencelock.stores.registry import guard_store
 from tests.sql.dialect import MakeRole, run
 from tests.sql.guarded import Guarded, Step
@@ -36,7 +37,7 @@ BELOW = rf"(token 10 is refused|token 10 is not above floor {FLOOR} of source {S
 
 
 def entry(from_token: int, to_token: int, action: str = "floor") -> AuditEntry:
-    return AuditEntry(action, "", from_token, to_token, "tester", "a test")
+    return AuditEntry(action, "", from_token, to_token, "tester", floor_reason("a test", SOURCE))
 
 
 def purging(*marks: Mark, floor: int = FLOOR) -> GuardFlow[int]:
@@ -47,9 +48,7 @@ def purging(*marks: Mark, floor: int = FLOOR) -> GuardFlow[int]:
 
 
 def setting(from_token: int, to_token: int) -> GuardFlow[None]:
-    yield Begin()
-    yield SetFloor(Floor(SOURCE, to_token), entry(from_token, to_token))
-    yield Commit()
+    yield from setting_by(entry(from_token, to_token))
 
 
 class Purged:
@@ -280,6 +279,20 @@ def test_g15_an_operator_sets_the_floor_from_what_was_seen_and_removes_it(purged
     operate_on(purged.url, setting(2, 0))
     assert (purged.floors(), purged.seal(1, "order:1").token) == ((), 1)
     assert purged.audit() == [("purge", True, 0, FLOOR), ("floor", True, FLOOR, 2), ("floor", True, 2, 0)]
+
+
+def test_g15_an_entry_for_another_source_lowers_no_floor(purged: Purged) -> None:
+    purged.under_floor()
+    others = entry(FLOOR, 2)._replace(reason=floor_reason("a test", "another"))
+    with pytest.raises(GuardError, match="a floor only goes up"):
+        operate_on(purged.url, setting_by(others))
+    assert purged.floors() == (Floor(SOURCE, FLOOR),)
+
+
+def setting_by(written: AuditEntry) -> GuardFlow[None]:
+    yield Begin()
+    yield SetFloor(Floor(SOURCE, written.to_token), written)
+    yield Commit()
 
 
 def test_g15_a_floor_at_the_highest_number_is_a_refusal_like_another(purged: Purged) -> None:

@@ -26,7 +26,7 @@ from fencelock.protocol import (
     ResourceReport,
     SetFloor,
 )
-from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
+from fencelock.protocol.mark_requests import MAX_PURGED_MARKS, floor_reason
 from fencelock.stores.registry import guard_store
 from tests.support.guarded_keys import Face, Loss
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource, sequencer
@@ -91,7 +91,7 @@ class Target:
 
     def set_floor(self, token: int) -> None:
         """Set the floor as an operator does."""
-        entry = AuditEntry("floor", "", self.floor(), token, "somebody", "a test")
+        entry = AuditEntry("floor", "", self.floor(), token, "somebody", floor_reason("a test", SOURCE))
         self.perform(Begin(), SetFloor(Floor(SOURCE, token), entry), Commit())
 
 

@@ -23,7 +23,7 @@ from fencelock.protocol.guard_requests import (
     PurgeMarks,
     SetFloor,
 )
-from fencelock.protocol.mark_requests import MAX_PURGED_MARKS
+from fencelock.protocol.mark_requests import MAX_PURGED_MARKS, floor_reason
 
 MARKS_PER_READING = 10_000
 """Marks for which the running leases are read once: the source may have many locks."""
@@ -70,5 +70,6 @@ def set_floor(floor: Floor, who: str, reason: str) -> GuardFlow[None]:
     before = next((known.token for known in report.floors if known.source_id == floor.source_id), 0)
     if before != floor.token:
         yield Begin()
-        yield SetFloor(floor, AuditEntry("floor", "", before, floor.token, who, f"{reason} (source {floor.source_id})"))
+        why = floor_reason(reason, floor.source_id)
+        yield SetFloor(floor, AuditEntry("floor", "", before, floor.token, who, why))
         yield Commit()

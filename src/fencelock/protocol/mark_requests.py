@@ -123,8 +123,15 @@ class PurgeMarks(NamedTuple):
     entry: AuditEntry
 
 
+def floor_reason(reason: str, source_id: str) -> str:
+    """Return a reason that names the source of a floor, so that the entry lowers the floor of no other one."""
+    return f"{reason} (source {source_id})"
+
+
 class SetFloor(NamedTuple):
     """Write an audit entry and, on its authority, set a floor lower or higher; token 0 removes it. Reply: None.
+
+    The entry's reason is one of `floor_reason`.
 
     Sent between Begin and Commit. GuardError, from Commit at the latest, if the floor was not `entry.from_token` (0:
     there was none).

@@ -5,6 +5,7 @@ from contextlib import closing
 from fencelock.errors import GuardError, StaleTokenError, UnsupportedError
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import AuditEntry, Begin, Commit, FindOldMarks, Floor, PurgeMarks, SetFloor, ask
+from fencelock.protocol.mark_requests import floor_reason
 from fencelock.testing.conformance.guard_rig import GuardRig
 from fencelock.testing.conformance.rig import refusal, require
 
@@ -163,4 +164,4 @@ class PurgeChecks(GuardRig):
             connection.perform(Commit())
 
     def _entry(self, action: str, before: int, after: int) -> AuditEntry:
-        return AuditEntry(action, "", before, after, "the kit", "a check")
+        return AuditEntry(action, "", before, after, "the kit", floor_reason("a check", self.source_id))

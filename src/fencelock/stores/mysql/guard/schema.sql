@@ -227,12 +227,13 @@ END;
 DROP TRIGGER IF EXISTS fencelock_keep_floor;
 
 -- name: create_keep_floor
--- Let a floor rise, and fall only by a new audit entry for exactly that.
+-- Let a floor rise, and fall only by a new audit entry for exactly that, whose reason names its source.
 CREATE TRIGGER fencelock_keep_floor BEFORE UPDATE ON fencelock_floor FOR EACH ROW
 IF NEW.source_id <> OLD.source_id OR (NEW.token < OLD.token AND NOT (
     COALESCE(NEW.audit_id, 0) > COALESCE(OLD.audit_id, 0) AND EXISTS (
         SELECT 1 FROM fencelock_guard_audit AS entry
         WHERE entry.id = NEW.audit_id AND entry.action = 'floor' AND entry.resource = ''
+            AND LOCATE(CONCAT('(source ', OLD.source_id, ')'), CAST(entry.reason AS BINARY)) > 0
             AND entry.from_token = OLD.token AND entry.to_token = NEW.token))) THEN
     SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 a floor only goes up, and stays with its source: see fencelock marks --help';
 END IF;

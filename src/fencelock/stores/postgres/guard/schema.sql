@@ -233,7 +233,7 @@ CREATE TRIGGER keep_marks BEFORE TRUNCATE ON fencelock.mark
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_mark();
 
 -- name: create_keep_floor
--- Let a floor rise, and fall only by a new audit entry for exactly that.
+-- Let a floor rise, and fall only by a new audit entry for exactly that, whose reason names its source.
 CREATE FUNCTION fencelock.keep_floor() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
@@ -244,6 +244,7 @@ BEGIN
     IF NEW.source_id <> OLD.source_id OR NEW.token < OLD.token AND (NEW.audit_id > coalesce(OLD.audit_id, 0) AND EXISTS (
         SELECT FROM fencelock.guard_audit AS entry
         WHERE entry.id = NEW.audit_id AND entry.action = 'floor' AND entry.resource = ''
+            AND strpos(entry.reason, '(source ' || OLD.source_id || ')') > 0
             AND entry.from_token = OLD.token AND entry.to_token = NEW.token)) IS NOT TRUE THEN
         RAISE 'floor % of source %: a floor only goes up, and stays with its source', OLD.token, OLD.source_id
             USING ERRCODE = 'FL009', HINT = 'An operator may lower it, with a reason: fencelock marks.';

@@ -246,7 +246,7 @@ BEGIN
 END;
 
 -- name: keep_floor
--- A floor only rises; an operator's new audit entry for exactly that change may lower it.
+-- A floor only rises; an operator's new audit entry for exactly that change, whose reason names the source, may lower it.
 CREATE TRIGGER main.fencelock_keep_floor BEFORE UPDATE ON fencelock_floor
 WHEN NOT (
     NEW.source_id = OLD.source_id AND NEW.audit_id >= OLD.audit_id
@@ -255,6 +255,7 @@ WHEN NOT (
         OR NEW.audit_id > OLD.audit_id AND EXISTS (
             SELECT 1 FROM fencelock_audit AS entry
             WHERE entry.id = NEW.audit_id AND entry.action = 'floor'
+                AND instr(entry.reason, '(source ' || OLD.source_id || ')') > 0
                 AND entry.from_token = OLD.token AND entry.to_token = NEW.token
         )
     )
