@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from fencelock.errors import FencelockError, GuardError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.protocol.guard_requests import Finish, Open
+from fencelock.protocol.guard_requests import Begin, Finish, Open
 from fencelock.stores.errors import GUARD_PART, check_schema_number, raise_mapped
 
 SCHEMA_NUMBER = 3
@@ -125,6 +125,10 @@ class GuardConnectionBase(ABC, Generic[Native, AnyCodec]):
     def _before(self, request: Any) -> None:
         """Before a block's end take the connection back, and raise the reason not to commit."""
         native = self._native
+        if isinstance(request, Begin) and native is not None and native.closed:
+            # A commit that was not confirmed left it so. What became of it can be read on another one only.
+            self._native = None
+            self._give_back(native)
         if not isinstance(request, Finish) or native is None:
             return
         if not self._is_ours(native) and not native.closed:
