@@ -12,6 +12,7 @@ from fencelock.protocol import Acquire, ClaimEnded
 from fencelock.stores.memory.reference_model import ReferenceModel
 from fencelock.stores.memory.source import MemoryConnection, MemorySource
 from fencelock.testing.conformance import (
+    AsyncGuardConformance,
     AsyncSourceConformance,
     GuardConformance,
     SourceConformance,
@@ -19,6 +20,7 @@ from fencelock.testing.conformance import (
     failures,
 )
 from fencelock.testing.conformance.rig import Rig
+from tests.conformance.asyncio_guard import InTaskTarget, OneReplyBehind
 from tests.conformance.broken_guards import (
     BROKEN_DECISIONS,
     BROKEN_GUARDS,
@@ -179,6 +181,16 @@ def test_a_broken_guard_is_rejected(broken, check):
     assert error is not None, f"{broken.__name__} passed {check}"
 
 
+CANCELLED = "test_a_cancelled_block_leaves_the_next_one_in_order"
+
+
+def test_a_guard_that_is_one_reply_behind_a_cancelled_task_is_rejected():
+    class Kit(InTaskTarget, AsyncGuardConformance):
+        task_session_type = OneReplyBehind
+
+    assert isinstance(failure(Kit, CANCELLED), AssertionError)
+
+
 @pytest.mark.parametrize(("broken", "check"), BROKEN_DECISIONS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_decision_is_rejected(monkeypatch, broken, check):
     class Kit(InTarget, GuardConformance):
@@ -227,6 +239,7 @@ def test_every_check_rejects_some_broken_guard():
     checks = {name for name in dir(GuardConformance) if name.startswith("test_")}
     above = {
         "test_a_guard_opened_after_another_was_read_is_refused",
+        CANCELLED,
         "test_another_locks_lease_is_refused",
         "test_closing_does_not_disturb_a_newer_holder",
         "test_outranking_a_holder_of_the_same_token_is_a_collision",

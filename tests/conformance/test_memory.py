@@ -9,6 +9,7 @@ from fencelock.testing.conformance import (
     GuardConformance,
     SourceConformance,
 )
+from tests.conformance.asyncio_guard import InTaskTarget
 from tests.conformance.memory_guard import InTarget
 
 
@@ -44,4 +45,8 @@ class TestMemoryGuard(InTarget, GuardConformance):
 
 
 class TestAsyncMemoryGuard(InTarget, AsyncGuardConformance):
+    pass
+
+
+class TestTaskMemoryGuard(InTaskTarget, AsyncGuardConformance):
     pass

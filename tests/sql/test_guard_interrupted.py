@@ -13,11 +13,10 @@ import pymysql
 import pytest
 
 from fencelock import GuardError
-from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
+from fencelock.testing.conformance.interrupts import INTERRUPTS, CancelledAt, interrupted_at
 from tests.sql.dialect import run, run_async
 from tests.sql.guarded import Guarded
 from tests.support.guards import HandmadeLease
-from tests.support.interrupts import CancelledAt
 
 # A result of PyMySQL whose constructor was interrupted, or whose rows were, cannot be collected in order.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <function (MySQLResult.__del__|SSCursor.close)")

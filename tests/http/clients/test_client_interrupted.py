@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 import fencelock.http
-from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
+from fencelock.testing.conformance.interrupts import INTERRUPTS, CancelledAt, interrupted_at
 from tests.http.clients.callers import NO_TRUST
 from tests.http.clients.scripted import ScriptedService
 from tests.support.guards import HandmadeLease
-from tests.support.interrupts import CancelledAt
 
 OURS = ("/fencelock/http/clients/", "/fencelock/_remote/")
 
@@ -34,6 +33,7 @@ def put(holder: HandmadeLease) -> int:
 
 
 def test_an_interrupted_request_is_counted_out_and_lets_the_next_one_go() -> None:
+    put(HandmadeLease(7))  # The first request of a process goes through more places.
     with interrupted_at(None, *OURS) as places:
         put(HandmadeLease(7))
     assert places.places > 50

@@ -186,13 +186,22 @@ class GuardRig(Rig):
                     raise then
             return
 
-        async def write() -> None:
-            async with guard.transaction(lease, once=once) as native:
-                await self.put_async(native, *row)
-                if then is not None:
-                    raise then
+        self.loop.wait(self.write_in_task(guard, lease, row, once=once, then=then))
 
-        self.loop.wait(write())
+    async def write_in_task(
+        self,
+        guard: Any,
+        lease: Any,
+        row: tuple[str, str, str],
+        *,
+        once: str | None = None,
+        then: Exception | None = None,
+    ) -> None:
+        """Write a row in a guarded transaction of the running task, as `write` does."""
+        async with guard.transaction(lease, once=once) as native:
+            await self.put_async(native, *row)
+            if then is not None:
+                raise then
 
     def value(self, *, table: str | None = None, key: str = "k") -> str | None:
         """Return the committed value."""

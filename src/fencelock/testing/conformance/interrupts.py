@@ -1,14 +1,16 @@
-"""Exceptions that come from outside, such as a signal handler raises, at any place of a program.
+"""Exceptions that come from outside, at any place of a program: what a signal handler raises, and cancellations.
 
-Promise: they come where Python runs signal handlers, and raises what another thread has asked for: when it enters a
-function, and when a call has returned. Never elsewhere: between a `with` and its end, for example, no handler runs.
+Promise: what a handler raises comes where Python runs handlers, and raises what another thread has asked for: when it
+enters a function, and when a call has returned. Never elsewhere: between a `with` and its end, for example, no handler
+runs. A cancellation comes where a task waits.
 """
 
+import asyncio
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 _PLACES = {"call", "return", "c_return"}
@@ -72,3 +74,36 @@ def interrupted_at(place: int | None, *files: str) -> Iterator[Interruption]:
         yield interruption
     finally:
         sys.setprofile(before)
+
+
+class CancelledAt(Generator[Any, Any, Any]):
+    """Runs an awaitable, and cancels the running task when it waits for the time with this number."""
+
+    def __init__(self, awaitable: Awaitable[Any], wait: int) -> None:
+        self.has_come = False
+        self._inner: Any = awaitable.__await__()
+        self._left = wait
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        """Go on until the next wait."""
+        return self._count(self._inner.send(value))
+
+    def throw(self, error: Any, _: object = None, __: TracebackType | None = None, /) -> Any:
+        """Go on with an exception until the next wait."""
+        return self._count(self._inner.throw(error))
+
+    def close(self) -> None:
+        """End the awaitable."""
+        self._inner.close()
+
+    def _count(self, waited_for: Any) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            self.has_come = True
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        return waited_for

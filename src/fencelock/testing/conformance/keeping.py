@@ -1,5 +1,6 @@
 """Checks that one block's connection serves that block only: rule G11."""
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.testing.conformance.faults import failing_starts
 from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
-from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
+from fencelock.testing.conformance.interrupts import INTERRUPTS, CancelledAt, interrupted_at
 from fencelock.testing.conformance.rig import refusal, require
 from fencelock.testing.runners import REQUEST_TIMEOUT_S, sync_guard
 
@@ -133,6 +134,29 @@ class KeepingChecks(GuardRig):
                 require(place, "the attribute interrupted_files names files through which a guarded block goes")
                 return
 
+    def test_a_cancelled_block_leaves_the_next_one_in_order(self) -> None:
+        """G11: a task that is cancelled between a request and its reply leaves no such connection to others.
+
+        For the async guard.
+        """
+        if self.loop is None:
+            return
+        guard, before = self.guard(), None
+        for wait in count():
+            value, after = f"wait {wait}", f"after wait {wait}"
+            row = (self.tables[0], "k", value)
+            block = CancelledAt(self.write_in_task(guard, self.sequencer(2 * wait + 1), row), wait)
+            with suppress(asyncio.CancelledError):
+                self.loop.wait(block)
+            require(
+                self.value() in ({before, value} if block.has_come else {value}),
+                "G11: a cancelled block is committed, or nothing of it is written",
+            )
+            self._write_in_order(guard, self.sequencer(2 * wait + 2), after)
+            before = after
+            if not block.has_come:
+                return
+
     def test_a_block_succeeds_once_threads_start_again(self) -> None:
         """H10: every kind of thread fails to start once. A block may raise SourceUnavailableError, if nothing was done,
         or OutcomeUnknownError; the one that is tried again is committed.
@@ -146,7 +170,7 @@ class KeepingChecks(GuardRig):
         require(self.value() == "written", f"H10: a block is committed after threads did not start: {faults.failed}")
 
     def _write_in_order(self, guard: Any, lease: Any, value: str) -> None:
-        rule = "G11: the block after an interrupted one is in order"
+        rule = "G11: the block after one that was interrupted or cancelled is in order"
         try:
             self.write(guard, lease, value)
         except Exception as error:
