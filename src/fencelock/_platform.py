@@ -7,6 +7,7 @@ that counts sleep by its manual; nothing of it was ever run there. On Windows, e
 one sentence that says what it needs. Never: another module that asks for the system's name.
 """
 
+import errno
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from fencelock.errors import UnsupportedError
+from fencelock.errors import SourceUnavailableError, UnsupportedError
 
 _NAME: str = sys.platform
 IS_LINUX = _NAME == "linux"
@@ -87,16 +88,26 @@ def check_command(name: str) -> None:
         )
 
 
+def no_descriptor_left(error: OSError) -> SourceUnavailableError | None:
+    """Return what to raise if an error says that there are too many open files for a wait; None if it does not."""
+    if error.errno not in {errno.EMFILE, errno.ENFILE}:
+        return None
+    return SourceUnavailableError(
+        f"this process could open nothing to wait on ({error.strerror}): close some files, or raise the limit "
+        f"(`ulimit -n`). The lock was not acquired"
+    )
+
+
 class Notification:
     """A descriptor that becomes readable when it is notified: an eventfd, or a pipe on a system without one."""
 
     def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self._reader = self._writer = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        else:
-            self._reader, self._writer = os.pipe()
-            os.set_blocking(self._reader, False)
-            os.set_blocking(self._writer, False)
+        try:
+            self._reader, self._writer = _open_notification()
+        except OSError as error:
+            if (mapped := no_descriptor_left(error)) is None:
+                raise
+            raise mapped from error
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -118,6 +129,17 @@ class Notification:
         self._reader = self._writer = -1
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _open_notification() -> tuple[int, int]:
+    """Return the descriptors to read from and to write to."""
+    if hasattr(os, "eventfd"):
+        descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return descriptor, descriptor
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
 
 
 def _after_fork_in_child() -> None:

@@ -7,20 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from fencelock_lab.servers.etcd import EtcdFleet
-from fencelock_lab.servers.mariadb import MariaDBFleet
-from fencelock_lab.servers.postgres import PostgresFleet
-from fencelock_lab.servers.zookeeper import ZooKeeperFleet
-from tests.etcd.fix_etcd import fresh_corner
-from tests.sql.dialect import install
-from tests.sql.mysql.dialect import MySQLDialect
-from tests.sql.postgres.dialect import PostgresDialect
 from tests.support.helpers import ROOT
-from tests.zookeeper.fix_zookeeper import fresh_base
 
 pytestmark = pytest.mark.process
 
@@ -62,34 +52,6 @@ def run_each(api: str, url: str, ttl: float) -> None:
         if not run(api, url, ttl, number):
             return
     raise AssertionError(f"the program starts more than {MAX_STARTS} threads")
-
-
-@pytest.fixture
-def sqlite_url(tmp_path) -> str:
-    return f"sqlite:///{tmp_path / 'locks.db'}"
-
-
-@pytest.fixture
-def postgres_url(postgres_fleet: PostgresFleet) -> Iterator[str]:
-    with PostgresDialect(postgres_fleet, "18").fresh_database() as database:
-        yield install(database.url())
-
-
-@pytest.fixture
-def mysql_url(mysql_fleet: MariaDBFleet) -> Iterator[str]:
-    with MySQLDialect(mysql_fleet).fresh_database() as database:
-        yield install(database.url())
-
-
-@pytest.fixture
-def etcd_url(etcd_fleet: EtcdFleet) -> str:
-    corner = fresh_corner(etcd_fleet, 1)
-    return install(corner.url)
-
-
-@pytest.fixture
-def zookeeper_own_url(zookeeper_fleet: ZooKeeperFleet) -> str:
-    return install(zookeeper_fleet.shared().url(fresh_base()))
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from io import FileIO
 from pathlib import Path
 
+from fencelock._platform import no_descriptor_left
 from fencelock.errors import SourceUnavailableError
 from fencelock.stores.descriptors import Descriptor
 
@@ -32,7 +33,7 @@ class PipeWakeup:
         try:
             self._pipe = _open_listening(database, self._path)
         except OSError as error:
-            raise SourceUnavailableError(
+            raise no_descriptor_left(error) or SourceUnavailableError(
                 f"{self._path} could not be made ({error.strerror}): waiting for a lock needs a writable folder beside "
                 f"{database}"
             ) from error
