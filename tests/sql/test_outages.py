@@ -99,15 +99,20 @@ def test_a_connection_that_the_server_ended_is_made_anew(sql: SqlDialect, url: s
             assert public.do(lease.release())
 
 
-@kinds
-def test_a_frozen_server_is_noticed_within_the_request_timeout(
-    own_database: Any, own_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def shorten_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each request of a new source wait 0.3 s for its reply."""
     monkeypatch.setattr(sync_driver, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(aio_driver, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(sync_driver.SyncDriver.__init__, "__kwdefaults__", {
         **sync_driver.SyncDriver.__init__.__kwdefaults__, "request_timeout_s": 0.3,
     })  # fmt: skip
+
+
+@kinds
+def test_a_frozen_server_is_noticed_within_the_request_timeout(
+    own_database: Any, own_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_requests(monkeypatch)
     with PublicSource(kind, own_url) as public:
         lock = public.source.lock("lock", ttl=TTL)
         public.do(public.do(lock.acquire()).release())
@@ -142,6 +147,35 @@ def test_a_frozen_server_costs_no_lease_of_another_source_and_is_told_in_time(
         assert lost["lock"] < over_s + 1.0
         assert kept.release()
         proxy.thaw()
+
+
+@kinds
+def test_h10_a_reply_that_drips_costs_no_lease_of_another_source_and_hides_no_loss(
+    url: str, proxy: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper's one thread waits for the whole reply, each byte of which comes in time."""
+    shorten_requests(monkeypatch)
+    told: list[str] = []
+    with (
+        fencelock.connect("memory://drip") as healthy,
+        fencelock.connect(proxy.url(url)) as source,
+        PublicSource(kind, proxy.url(url)) as public,
+    ):
+        kept = healthy.lock("kept", ttl=2.0).acquire()
+        lease = source.lock("lock", ttl=1.0, on_lost=told.append).acquire()
+        waiting = public.source.lock("lock", ttl=TTL)
+        assert public.do(waiting.acquire(blocking=False)) is None
+        assert kept is not None
+        assert lease is not None
+        proxy.drip_s = 0.05
+        try:
+            wait_until(lambda: told)
+            with pytest.raises((SourceUnavailableError, OutcomeUnknownError)):
+                public.do(waiting.acquire())
+            assert kept.is_valid
+        finally:
+            proxy.drip_s = 0.0
+            proxy.cut()
 
 
 # --- a full server --------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
+from psycopg import waiting
 
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.connection.client import open_async_connection, open_connection
+from fencelock.stores.postgres.connection.errors import PostgresTimeoutError
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.sql.source import RENEWAL_S
@@ -69,3 +72,26 @@ def test_an_attempt_to_connect_to_a_frozen_server_ends_with_the_request_timeout(
         took_s = time.monotonic() - began_s
         second.accept()[0].close()
     assert 2 * REQUEST_TIMEOUT_S <= took_s < 2.0
+
+
+def endless() -> Iterator[waiting.Wait]:
+    """Be always ready to go on, and never done, as a reply is of which byte after byte comes."""
+    while True:
+        yield waiting.Wait.W
+
+
+def test_h10_a_reply_that_drips_is_awaited_for_the_request_timeout(database: Database) -> None:
+    info = parse_url(database.url())
+    connection = open_connection(info, REQUEST_TIMEOUT_S)
+    with closing(connection), pytest.raises(PostgresTimeoutError):
+        connection.wait(endless())
+
+
+def test_h10_a_task_awaits_a_reply_that_drips_for_the_request_timeout(database: Database) -> None:
+    async def wait() -> None:
+        connection = await open_async_connection(parse_url(database.url()), REQUEST_TIMEOUT_S)
+        async with connection:
+            await connection.wait(endless())
+
+    with pytest.raises(PostgresTimeoutError):
+        asyncio.run(wait())

@@ -47,6 +47,8 @@ class Proxy:
         self.port: int = self._reserved.getsockname()[1]
         self.piece_bytes: int | None = None
         """How many bytes are passed on at a time; None: as many as came."""
+        self.drip_s = 0.0
+        """How long it waits after each byte of a reply."""
         self.sent: Counter[str] = Counter()
         """How many messages of each name clients have sent."""
         self._weather = Weather()
@@ -254,6 +256,13 @@ class Proxy:
             writer.write(data[begin : begin + size])
             await writer.drain()
 
+    async def _send_reply(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        while data and self.drip_s:
+            await self._send(writer, data[:1])
+            data = data[1:]
+            await asyncio.sleep(self.drip_s)
+        await self._send(writer, data)
+
     def _is_dropped(self, direction: Direction, connection: ProxiedConnection) -> bool:
         """Reset the connection if the next bytes in this direction are to be lost, and return whether they are."""
         is_dropped = self._weather.takes_along(direction)
@@ -318,7 +327,7 @@ class Proxy:
                 await fault.hold()
             is_dropped = fault is not None and fault.kind == "drop reply"
             if not is_dropped and not self._weather.is_lost("replies", frame):
-                await self._send(writer, frame.data)
+                await self._send_reply(writer, frame.data)
             if frame.is_last and connection.unanswered and connection.unanswered.popleft().number:
                 self._counts["round trips"] += 1
             if frame.is_last and is_dropped:

@@ -1,11 +1,13 @@
 """PyMySQL and aiomysql connections with a bounded wait, and the registry that protects them across forks.
 
-Promise: a connection waits at most `request_timeout_s` for the server to continue, so that a frozen server or a cut
-network is noticed. Each begins with autocommit on, READ COMMITTED, UTC, utf8mb4 and a strict mode, set in one round
-trip. If a URL asks for TLS, nothing secret is sent without it. A forked child drops the connections that it inherited.
+Promise: a connection waits at most `request_timeout_s` for a reply to begin, and as long again for its end, so that a
+frozen server, a cut network and a reply that drips are noticed. Each begins with autocommit on, READ COMMITTED, UTC,
+utf8mb4 and a strict mode, set in one round trip. If a URL asks for TLS, nothing secret is sent without it. A forked
+child drops the connections that it inherited.
 """
 
 import asyncio
+import io
 import os
 import select
 import socket
@@ -22,12 +24,13 @@ from fencelock._threads import is_start_failure, start_error
 from fencelock.stores import streams
 from fencelock.stores.forks import Forks
 from fencelock.stores.mysql.connection.errors import is_login_refused, message_of, missing_package, not_connected
-from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection
+from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection, ReplyReader, ReplyTime
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, async_client_arguments, client_arguments
 
 MAX_CONNECT_S = 5.0
 """The longest attempt to connect to one address."""
 _IS_WRITABLE = "SELECT CONCAT(@@global.read_only) IN ('0', 'OFF')"
+_UNKNOWN_S = -1.0
 _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
 Rows = Sequence[tuple[Any, ...]]
 
@@ -59,15 +62,33 @@ class MySQLConnection(NotingConnection):
     _result: Any
     _read_timeout: float | None
     _write_timeout: float | None
+    _current_timeout: float | None
+    _file: io.BufferedReader | None = None
     ssl: bool
+
+    def __init__(self, **arguments: Any) -> None:
+        self._reply_time = ReplyTime()
+        super().__init__(**arguments)
 
     def __del__(self) -> None:
         """Close a connection that nobody closed."""
         self.hang_up()
 
+    @property
+    def _rfile(self) -> io.BufferedReader | None:
+        """What PyMySQL reads from."""
+        return self._file
+
+    @_rfile.setter
+    def _rfile(self, file: io.BufferedReader | None) -> None:
+        if file is not None and self._sock is not None:
+            file = io.BufferedReader(ReplyReader(file.detach(), self._sock, self._reply_time))
+        self._file = file
+
     def open_to(self, info: MySQLConnectionInfo, request_timeout_s: float) -> None:
         """Connect, and bound the wait for each later answer."""
         self._needs_tls = info.needs_tls
+        self._reply_time.begin(self._read_timeout)
         self.connect()
         self.limit_wait(request_timeout_s)
 
@@ -83,8 +104,14 @@ class MySQLConnection(NotingConnection):
             self.client_flag &= ~CLIENT.SSL
         super()._request_authentication()
 
+    def _execute_command(self, command: int, sql: str | bytes) -> None:
+        super()._execute_command(command, sql)
+        self._reply_time.begin(self._read_timeout)
+
     def _write_bytes(self, data: bytes) -> None:
         """Send; if sending breaks off in the middle, close, since the stream cannot be continued."""
+        if self._reply_time.is_shortened:
+            self._current_timeout, self._reply_time.is_shortened = _UNKNOWN_S, False
         try:
             super()._write_bytes(data)
         except BaseException:
@@ -145,6 +172,8 @@ class AsyncMySQLConnection(AsyncNotingConnection):
     _writer: asyncio.StreamWriter | None
     _result: Any
     request_timeout_s: float | None = MAX_CONNECT_S
+    _end_s: float | None = None
+    """The loop's time at which the reply to the last request is no longer awaited."""
 
     def __del__(self) -> None:
         """Close a connection that nobody closed; aiomysql would only warn."""
@@ -177,9 +206,15 @@ class AsyncMySQLConnection(AsyncNotingConnection):
         """Return a value as a literal; aiomysql's own code for bytes needs an older PyMySQL."""
         return f"X'{obj.hex()}'" if isinstance(obj, bytes) else super().escape(obj)
 
+    async def _execute_command(self, command: int, sql: str | bytes) -> None:
+        await super()._execute_command(command, sql)
+        limit_s = self.request_timeout_s
+        self._end_s = None if limit_s is None else self._loop.time() + limit_s
+
     async def _read_bytes(self, num_bytes: int) -> bytes:
         try:
-            async with asyncio.timeout(self.request_timeout_s):
+            # What has come already is read in any case: this process may have been frozen until now.
+            async with asyncio.timeout_at(self._end_s):
                 return await super()._read_bytes(num_bytes)  # type: ignore[no-any-return]
         except TimeoutError:
             self.close()

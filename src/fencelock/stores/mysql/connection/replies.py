@@ -5,9 +5,15 @@ between the two, which a signal handler or a cancellation may raise on any line,
 earlier one's reply. Here a note is made before a request is sent, and cleared once its reply was read whole; while it
 stands, nothing else is sent. Who keeps connections closes one whose note stands.
 Never clears the note because of an exception, unless the server reported the error: an error ends its reply.
+
+A reply has a time in all, because one that drips would keep its reader for ever: PyMySQL limits each wait alone.
 """
 
+import io
+import math
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +23,9 @@ import pymysql
 from pymysql.connections import MysqlPacket
 
 from fencelock.stores.mysql.connection.errors import is_reported
+
+_LEAST_S = 0.001
+"""The shortest wait; a limit of 0 would be none."""
 
 
 class OpenRequest:
@@ -72,6 +81,53 @@ class OpenRequest:
         if self._result._check_packet_is_eof(packet):  # noqa: SLF001 - neither client has a public name for it
             self._result.unbuffered_active = False
             packet.rewind()
+
+
+class ReplyTime:
+    """The time that the reply to a request may take in all."""
+
+    is_shortened = False
+    """Whether the socket waits for a shorter time than PyMySQL has asked it to."""
+
+    def __init__(self) -> None:
+        self._end_s = math.inf
+        self._is_first = True
+
+    def begin(self, limit_s: float | None) -> None:
+        """Begin with a request."""
+        self._end_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        self._is_first = True
+
+    def shorten(self, sock: socket.socket) -> None:
+        """Limit the next wait to what is left; the first one has the socket's own limit."""
+        if not self._is_first and self._end_s < math.inf:
+            # What has come already is read in any case: this process may have been frozen until now.
+            sock.settimeout(max(self._end_s - time.monotonic(), _LEAST_S))
+            self.is_shortened = True
+        self._is_first = False
+
+
+class ReplyReader(io.RawIOBase):
+    """What PyMySQL reads from a socket, within the time of a reply."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, reply_time: ReplyTime) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._time = reply_time
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> Any:
+        """Read what has come, as a socket's own file does."""
+        self._time.shorten(self._sock)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the socket's file."""
+        self._raw.close()
+        super().close()
 
 
 class NotingConnection(OpenRequest, pymysql.Connection):

@@ -125,10 +125,11 @@ def _limited(
     try:
         wanted = next(gen)
         while True:
-            ready = yield wanted
-            if not ready and time.monotonic() >= end_s:
+            # What has arrived is taken in first: this process may have been frozen until now.
+            wanted = gen.send((yield wanted))
+            # Also if more comes all the time: a reply may drip for ever.
+            if time.monotonic() >= end_s:
                 raise error("no answer in time")
-            wanted = gen.send(ready)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
 
