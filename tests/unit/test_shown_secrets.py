@@ -12,6 +12,7 @@ import fencelock
 import fencelock.aio
 from fencelock import SourceError
 from tests.shown_secrets import KINDS, SHOWN, secrets_in
+from tests.stored_secrets import secrets_in_files
 from tests.support.helpers import ROOT
 
 
@@ -105,3 +106,13 @@ def test_g12_a_run_whose_servers_keep_a_claim_fails(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert "redo.log keeps a claim" in done.stdout
     assert done.returncode == 1
+
+
+def test_g12_a_broker_may_keep_the_proofs_of_messages_and_no_claim(tmp_path: Path) -> None:
+    kinds = {"a" * 32: "claim", "b" * 32: "proof"}
+    message = tmp_path / "jetstream" / "1.blk"
+    message.parent.mkdir()
+    message.write_text("b" * 32)
+    assert secrets_in_files([message], kinds) == []
+    message.write_text("a" * 32)
+    assert secrets_in_files([message], kinds) == [f"{message} keeps a claim"]

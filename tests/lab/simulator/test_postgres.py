@@ -59,7 +59,7 @@ def test_fresh_seeds_break_no_rule(simulated, capsys):
 
 
 IS_ENDED = {
-    "create_acquire": {"l.ended_digest IS DISTINCT FROM own_digest": "true", "l.forgotten_us < p_born_us": "true"},
+    "create_acquire": {"l.ended_digest IS DISTINCT FROM p_digest": "true", "l.forgotten_us < p_born_us": "true"},
     "create_decide": {"p_digest = held.ended_digest": "false", "greatest(held.forgotten_us, ": "greatest("},
 }
 ARE_ALIVE = {
