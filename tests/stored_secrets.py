@@ -31,10 +31,11 @@ def secrets_in_files(paths: Iterable[Path], kinds: Mapping[str, str]) -> list[st
     """Return which files have which kinds of secrets."""
     found: dict[str, None] = {}
     for path in paths:
-        secret = set(kinds.values()) - ({"proof"} if _CARRIED & set(path.parts) else set())
+        is_carried = bool(_CARRIED & set(path.parts))
         for run in _RUN.findall(_content(path)):
             words = (run[start : start + _DIGITS].decode() for start in range(len(run) - _DIGITS + 1))
-            found |= dict.fromkeys(f"{path} keeps a {kinds[word]}" for word in words if kinds.get(word) in secret)
+            known = (kinds[word] for word in words if word in kinds)
+            found |= dict.fromkeys(f"{path} keeps a {kind}" for kind in known if not (is_carried and kind == "proof"))
     return list(found)
 
 
