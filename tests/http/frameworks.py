@@ -146,7 +146,8 @@ def litestar_app(report: Report, *inits: Any, **more: Any) -> Any:
         status, text = report.answer(request.method, request.scope["path"], request.headers)
         return Response(text, status_code=status, headers={"Cache-Control": "public"}, media_type=MediaType.TEXT)
 
-    return Litestar([endpoint], on_app_init=list(inits), openapi_config=None, **more)
+    # By itself it logs for the whole process, from a thread, on the stream that a test has for its own time.
+    return Litestar([endpoint], on_app_init=list(inits), openapi_config=None, logging_config=None, **more)
 
 
 def _litestar(report: Report, **options: Any) -> Service:
