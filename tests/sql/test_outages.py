@@ -176,6 +176,7 @@ def test_h10_a_reply_that_drips_costs_no_lease_of_another_source_and_hides_no_lo
         finally:
             proxy.drip_s = 0.0
             proxy.cut()
+        assert kept.release()
 
 
 # --- a full server --------------------------------------------------------------------------------
