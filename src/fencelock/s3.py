@@ -8,10 +8,18 @@ Promise: neither needs a lease, or disturbs one. Needs the extra `fencelock[aws]
 
 from fencelock._api.durations import Duration
 from fencelock._api.purging import checked_ms
+from fencelock._install import install_extra
+from fencelock.errors import MissingDependencyError
 from fencelock.model import check_resource_name
-from fencelock.stores.s3.guard.garbage import collect as collect_objects
-from fencelock.stores.s3.guard.snapshot import Snapshot as Snapshot  # noqa: PLC0414 - offered here
-from fencelock.stores.s3.guard.store import S3Guard
+
+try:
+    from fencelock.stores.s3.guard.garbage import collect as collect_objects
+    from fencelock.stores.s3.guard.snapshot import Snapshot as Snapshot  # noqa: PLC0414 - offered here
+    from fencelock.stores.s3.guard.store import S3Guard
+except ModuleNotFoundError as error:
+    raise MissingDependencyError(
+        f"fencelock.s3 needs boto3, and {error.name} is not installed: {install_extra('aws')}"
+    ) from None
 
 __all__ = ["Snapshot", "collect", "snapshot"]
 

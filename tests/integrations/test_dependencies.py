@@ -9,6 +9,7 @@ CASES = [
     ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "sqlalchemy"),
     ("alembic", "import fencelock.integrations.alembic", "alembic"),
     ("django", "import fencelock.integrations.django", "django"),
+    ("botocore", "import fencelock.s3", "aws"),
     ("psycopg", "from fencelock.integrations.urls import postgres_url; postgres_url({})", "postgres"),
 ]
 
