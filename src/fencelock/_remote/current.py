@@ -41,7 +41,7 @@ def sequencer() -> CarriedSequencer:
     if isinstance(carried, _NoRequest):
         raise ConfigError(
             "no request is being answered here: add fencelock's middleware or interceptor to the application, and pass "
-            "the sequencer on to threads that you start yourself"
+            "the sequencer on to threads that you start yourself. A WebSocket is not fenced"
         )
     if carried is None:
         raise RefusedRequestError(token_required())

@@ -196,7 +196,7 @@ def current_request() -> FencedRequest:
     if request is None:
         raise ConfigError(
             "no request is being answered here: add fencelock's middleware to the application, and call once() in the "
-            "handler, not in threads that you start yourself"
+            "handler, not in threads that you start yourself. A WebSocket is not fenced"
         )
     return request
 
