@@ -21,8 +21,8 @@ from fencelock._keeper.keeper import (
     MAX_SLEEP_MS,
     REQUEST_TIMEOUT_S,
     Keeper,
-    Wake,
 )
+from fencelock._keeper.messages import Wake
 from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import (
     LeaseExpiredError,

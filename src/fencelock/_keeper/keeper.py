@@ -21,13 +21,13 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import acquire, renewal
 from fencelock._keeper.callback_thread import CallbackThread
-from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord, Listeners
+from fencelock._keeper.messages import Abandon, Message, Over, Stop, Wake
+from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
 from fencelock._keeper.schedule import Schedule, first_beat_ms
 from fencelock._threads import BackgroundThread
 from fencelock.clock import boottime_ms
@@ -54,43 +54,12 @@ _UNEXPECTED = "the keeper met an unexpected error; it goes on"
 _ENDED_BEFORE = "the source had ended it before it was released"
 
 
-class Wake(NamedTuple):
-    """A lease arrived that is due before the keeper's next check."""
-
-
-class Abandon(NamedTuple):
-    """A claim that the source may have and that will not be used.
-
-    `record` is its lease, if the source's answer still tells whether that was lost before it was released.
-    """
-
-    driver: SyncDriver
-    lock: str
-    claim: str
-    give_up_ms: int
-    record: LeaseRecord | None = None
-
-
-class Over(NamedTuple):
-    """Another thread saw that a lease is lost or has expired, before the keeper did.
-
-    It keeps the listeners alive: the program may have dropped the lease by the time that they are called.
-    """
-
-    record: LeaseRecord
-    listeners: Listeners
-
-
-class Stop(NamedTuple):
-    """Release everything that is held, and end."""
-
-
 class Keeper:
     """The thread and its inbox; started by the first acquire."""
 
     def __init__(self, now_ms: Callable[[], int] = boottime_ms) -> None:
         self._now_ms = now_ms
-        self._inbox: queue.SimpleQueue[Wake | Abandon | Over | Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._arrivals: dict[str, LeaseRecord] = {}
         self._wake_ms = math.inf
         self._schedule = Schedule()
@@ -343,7 +312,7 @@ class Keeper:
                 self._take_last_abandon(self._inbox.get_nowait())
         self._abandon_all()
 
-    def _take_last_abandon(self, message: Wake | Abandon | Over | Stop) -> None:
+    def _take_last_abandon(self, message: Message) -> None:
         if isinstance(message, Abandon):
             self._take_abandoned(message)
 
