@@ -111,7 +111,7 @@ def _postgres(url: str) -> Iterator[Any]:
 
 @contextmanager
 def _mysql(url: str) -> Iterator[Any]:
-    from fencelock.stores.mysql.connection.client import open_connection
+    from fencelock.stores.mysql.connection.opening import open_connection
     from fencelock.stores.mysql.connection.url import parse_url
 
     with closing(open_connection(parse_url(url), REQUEST_TIMEOUT_S)) as connection:

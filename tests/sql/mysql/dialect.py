@@ -10,7 +10,8 @@ import aiomysql
 import pymysql
 
 from fencelock import GuardError
-from fencelock.stores.mysql.connection.client import FORKS, open_connection
+from fencelock.stores.mysql.connection.client import FORKS
+from fencelock.stores.mysql.connection.opening import open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL, answer_of
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer

@@ -7,14 +7,8 @@ import time
 import pytest
 
 from fencelock.errors import ConfigError, MissingDependencyError, SourceUnavailableError
-from fencelock.stores.mysql.connection.client import (
-    FORKS,
-    AsyncMySQLConnection,
-    MySQLConnection,
-    is_alive,
-    open_async_connection,
-    open_connection,
-)
+from fencelock.stores.mysql.connection.client import FORKS, AsyncMySQLConnection, MySQLConnection, is_alive
+from fencelock.stores.mysql.connection.opening import open_async_connection, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.support.helpers import wait_until

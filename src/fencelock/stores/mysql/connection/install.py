@@ -16,9 +16,10 @@ from pymysql.constants import ER
 
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError
 from fencelock.stores.errors import check_schema_number
-from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
 from fencelock.stores.mysql.connection.expressions import expand
+from fencelock.stores.mysql.connection.opening import open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.statements import Statements
 

@@ -10,14 +10,9 @@ from typing import Any
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import note_lost
-from fencelock.stores.mysql.connection.client import (
-    FORKS,
-    AsyncMySQLConnection,
-    MySQLConnection,
-    open_async_connection,
-    open_connection,
-)
+from fencelock.stores.mysql.connection.client import FORKS, AsyncMySQLConnection, MySQLConnection
 from fencelock.stores.mysql.connection.masks import SharedMask
+from fencelock.stores.mysql.connection.opening import open_async_connection, open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, results, results_async
 from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection

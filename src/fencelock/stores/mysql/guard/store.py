@@ -18,17 +18,12 @@ from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.stores.errors import GUARD_PART
-from fencelock.stores.mysql.connection.client import (
-    FORKS,
-    MySQLConnection,
-    is_alive,
-    open_async_connection,
-    open_connection,
-)
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, is_alive
 from fencelock.stores.mysql.connection.errors import error_mapper
 from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.connection.install import check_removal, check_tables, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import SharedMask, draw_mask_secret
+from fencelock.stores.mysql.connection.opening import open_async_connection, open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
 from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection

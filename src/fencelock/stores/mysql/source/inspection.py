@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fencelock.model import Finding
 from fencelock.protocol.stores import SourceConnection
-from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection
 from fencelock.stores.mysql.connection.errors import error_mapper
+from fencelock.stores.mysql.connection.opening import open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.sql.inspection import REQUEST_TIMEOUT_S, examine_source, standby

@@ -18,17 +18,11 @@ from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities, Channel
 from fencelock.stores.errors import SOURCE_PART, incomplete
-from fencelock.stores.mysql.connection.client import (
-    FORKS,
-    AsyncMySQLConnection,
-    MySQLConnection,
-    is_alive,
-    open_async_connection,
-    open_connection,
-)
+from fencelock.stores.mysql.connection.client import FORKS, AsyncMySQLConnection, MySQLConnection, is_alive
 from fencelock.stores.mysql.connection.errors import error_mapper, error_number
 from fencelock.stores.mysql.connection.install import check_removal, install, is_installed, uninstall
 from fencelock.stores.mysql.connection.masks import draw_mask_secret
+from fencelock.stores.mysql.connection.opening import open_async_connection, open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.codec import SQL, MySQLDescription, MySQLSourceCodec, answer_of, draw_id
