@@ -103,7 +103,9 @@ def test_a_signal_while_waiting_leaves_the_queue(program: Program, name: str) ->
         wait_until(lambda: source.info("x").waiters)
         process.send_signal(number)
         out, complaint = process.communicate()
-        assert (process.returncode, out, complaint) == (128 + number, "", "")
+        assert (process.returncode, out) == (128 + number, "")
+        # Whoever waits for a second says so: on a loaded machine this one may.
+        assert all(line.startswith("fencelock: waiting for lock 'x'") for line in complaint.splitlines())
         assert source.info("x").waiters == ()
     assert not (program.folder / "ran").exists()
 
