@@ -98,7 +98,7 @@ ONCE = 'fenced "$SERVICE/"'
         ((200, mark(17, SEAL), ""), 0),
         ((200, {}, ""), 76),
         ((200, mark(1, SEAL), ""), 76),
-        ((302, {"Location": "/"}, ""), 1),
+        ((302, {"Location": "/"}, ""), 76),
         ((412, {}, "urn:fencelock:stale-token"), 1),
         ((500, {}, "urn:fencelock:unfenced-write"), 1),
         ((500, {}, "oops"), 76),
