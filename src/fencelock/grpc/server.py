@@ -1,6 +1,7 @@
 """The interceptors of a gRPC server: they carry a call's sequencer to the guard in its handler, which decides.
 
-Promise: a call without a token, with one that is not understood, or of another lock reaches no handler. A client seals
+Promise: a call without a token, with one that is not understood, or of a lock that no listed guard has reaches no
+handler, unless `required` lets it in without one. A client seals
 all guards of a service before its first other call. Never: a mark read, compared or kept here.
 """
 
