@@ -448,6 +448,26 @@ def test_a_refusal_after_an_earlier_block_is_not_definite_about_the_request(repo
     assert first.definite
 
 
+def test_a_missing_key_after_a_block_is_not_definite_about_the_request(report: Report) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        if scope["path"] == "/late":
+            with report.guard.transaction(sequencer()) as connection:
+                connection.execute(f"UPDATE {RESOURCE} SET value = 7 WHERE id = 1")
+        fencelock.http.once()
+
+    service = over_asgi(FencingMiddleware(app))
+    late, first = (service.call("PUT", path, HandmadeLease(5)) for path in ("/late", "/first"))
+    assert (late.kind, first.kind) == ("malformed-key", "malformed-key")
+    assert isinstance(late.problem, ConfigError)
+    assert not late.problem.definite
+    assert "Nothing was done" not in str(late.problem)
+    assert value_in(report.path) == 7
+    assert isinstance(first.problem, ConfigError)
+    assert first.problem.definite
+    assert "Nothing was done" in str(first.problem)
+
+
 def test_an_answer_to_head_has_no_body(report: Report) -> None:
     service = over_asgi(FencingMiddleware(bare_asgi(report), required=lambda *_: True))
     reply = service.call("HEAD", "/report")

@@ -37,6 +37,7 @@ RETRY_AFTER_S = 1
 _SERVER_ERROR = 500
 _UNAVAILABLE = 503
 _DEFINITE = "definite"
+_NOTHING_DONE = ". Nothing was done"
 _NUMBERS = ("token", "mark", "ceiling")
 _MAX_DIGITS = 19
 
@@ -118,12 +119,12 @@ def token_required(lock: str | None = None) -> RemoteFault:
 
 def malformed_token(why: str) -> RemoteFault:
     """Return the fault of a request whose token is not understood; `why` contains nothing of it."""
-    return _fault("malformed-token", f"{why}. Nothing was done", {})
+    return _fault("malformed-token", why + _NOTHING_DONE, {})
 
 
 def malformed_key(why: str) -> RemoteFault:
     """Return the fault of a request whose idempotency key is missing or not understood."""
-    return _fault("malformed-key", f"{why}. Nothing was done", {})
+    return _fault("malformed-key", why + _NOTHING_DONE, {})
 
 
 def wrong_lock(sequencer: Sequencer, locks: Iterable[str]) -> RemoteFault:
@@ -152,7 +153,7 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
         told = [fault for fault in faults if fault is not None]
         return max(told, key=lambda fault: fault.status) if len(told) == len(faults) else None
     if isinstance(error, RefusedRequestError):
-        return error.fault
+        return _after_blocks(error.fault, carried)
     if carried is None or not isinstance(error, FencelockError) or not is_asked_by(error, carried):
         # What the service has met as a client itself, or with another lease, says nothing about this request.
         return None
@@ -163,6 +164,15 @@ def fault_of(error: BaseException, carried: CarriedSequencer | None) -> RemoteFa
         own[_DEFINITE] = "false"
     detail = str(error) if kind.status < _SERVER_ERROR else f"{kind.title}. The service's log says more"
     return _fault(kind.name, detail, {"lock": carried.lock, "token": str(carried.token)} | own)
+
+
+def _after_blocks(refused: RemoteFault, carried: CarriedSequencer | None) -> RemoteFault:
+    """Return the fault of a request, which is not definite if the handler asked for a key after a guarded block."""
+    if carried is None or not carried.tenure.has_begun_reading:
+        return refused
+    return refused._replace(
+        detail=refused.detail.removesuffix(_NOTHING_DONE), fields={**refused.fields, _DEFINITE: "false"}
+    )
 
 
 def _kind_of(error: FencelockError, carried: CarriedSequencer) -> FaultKind | None:
