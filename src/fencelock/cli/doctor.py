@@ -185,7 +185,8 @@ def _compare_marks(
             yield fencelock.Finding(
                 SOURCE_WENT_BACK,
                 f"{where} has the mark {mark.token}, and the source has only issued tokens up to {source.last_token}",
-                "the source lost its history: run `fencelock epoch --raise --reason …` before anybody uses it",
+                "if the source lost its history, run `fencelock epoch --raise --reason …` before anybody uses it; if "
+                "somebody sealed a token that it never issued, run `fencelock unpoison`",
                 mark.resource,
             )
 
