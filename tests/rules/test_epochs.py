@@ -22,6 +22,8 @@ from tests.support.helpers import wait_until
 from tests.support.programs import need
 from tests.support.sources import LONG_MS, Client, installed, one_token, pretend_kernel, rows
 
+HIGH = 2**61
+"""A multiple of EPOCH_STRIDE that the clock is far below."""
 REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 
 
@@ -47,19 +49,21 @@ def test_t7_raise_jumps_to_the_next_multiple_and_begins_a_history(path: Path, cl
     client.token("lock")
     before = client.describe()
     after = client.raise_epoch("moved to another disk")
-    assert after.last_token == after.reserved_token == EPOCH_STRIDE
+    begun = after.last_token
+    assert begun % EPOCH_STRIDE == 0
+    assert after.reserved_token == begun > before.last_token
     assert (after.source_id, after.epoch) == (before.source_id, before.epoch + 1)
     assert after.history_id != before.history_id
-    assert client.token("lock") == EPOCH_STRIDE + 1
-    assert Client(path).raise_epoch().last_token == 2 * EPOCH_STRIDE
+    assert client.token("lock") == begun + 1
+    assert Client(path).raise_epoch().last_token == begun + EPOCH_STRIDE
     audit = "select action, subject, token, reason from fencelock_source_audit order by id"
-    assert rows(path, audit)[0] == ("raise epoch", before.history_id, EPOCH_STRIDE, "moved to another disk")
+    assert rows(path, audit)[0] == ("raise epoch", before.history_id, begun, "moved to another disk")
 
 
 def test_t7_raise_clears_the_reserved_block_and_not_only_the_counter(path: Path, client: Client) -> None:
     client.describe()
-    rows(path, "update fencelock_source set reserved = ?, counter = 0", (EPOCH_STRIDE,))
-    assert client.raise_epoch().last_token == 2 * EPOCH_STRIDE
+    rows(path, "update fencelock_source set reserved = ?, counter = 0", (HIGH,))
+    assert client.raise_epoch().last_token == HIGH + EPOCH_STRIDE
 
 
 def test_t7_of_two_raises_of_the_same_history_one_wins(path: Path, client: Client) -> None:
@@ -131,8 +135,8 @@ def test_t7_raise_ends_every_wait_and_the_waiter_queues_again(url: str, path: Pa
 def test_t7_other_processes_go_on_in_the_new_history(path: Path, client: Client) -> None:
     other = Client(path)
     other.one_token()
-    client.raise_epoch()
-    assert other.one_token() == EPOCH_STRIDE + 1
+    begun = client.raise_epoch().last_token
+    assert other.one_token() == begun + 1
 
 
 # --- T7: whose clock it is ---

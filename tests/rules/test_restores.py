@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 import fencelock
 from fencelock import LeaseExpiredError, LeaseLostError, SourceError
-from fencelock.model import EPOCH_STRIDE
+from fencelock.model import EPOCH_STRIDE, TOKENS_PER_S
 from fencelock.protocol import source_requests as ask
+from fencelock.stores import source_clock
 from tests.support.helpers import wait_until
 from tests.support.sources import Client, one_token, rows
 
@@ -138,6 +140,23 @@ def test_t7_folder_that_was_copied_is_refused(backup: Backup, tmp_path: Path) ->
     copied.raise_epoch()
     assert copied.one_token() > EPOCH_STRIDE
     shutil.rmtree(elsewhere.parent)
+
+
+def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
+    backup: Backup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup does not contain the raise. Only the clock tells, once 17 minutes have passed."""
+    backup.client.raise_epoch()
+    latest = backup.client.one_token()
+    backup.client.close()
+    remove(backup.path)
+    shutil.copy(backup.copy, backup.path)
+    later_s = time.time() + EPOCH_STRIDE / TOKENS_PER_S
+    monkeypatch.setattr(source_clock.time, "time", lambda: later_s)
+    restored = Client(backup.path)
+    restored.raise_epoch()
+    assert restored.one_token() > latest
+    restored.close()
 
 
 def test_t7_file_that_was_renamed_is_the_same_file(backup: Backup, tmp_path: Path) -> None:

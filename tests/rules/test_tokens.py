@@ -144,7 +144,7 @@ def test_t2_after_the_last_token_every_grant_is_refused_and_nothing_wraps(path: 
                 client.one_token(lock)
     with pytest.raises(SourceError, match="the last one there is"):
         client.ask(ask.Break("lock", "breaker", "tester", "a test"))
-    with pytest.raises(SourceError, match="no token is left above epoch 1: make a new source"):
+    with pytest.raises(SourceError, match=f"no token is left above {MAX_TOKEN}: make a new source"):
         client.raise_epoch()
     info = client.describe()
     assert (info.last_token, info.reserved_token, info.epoch) == (MAX_TOKEN, MAX_TOKEN, 1)

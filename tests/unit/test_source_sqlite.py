@@ -431,10 +431,10 @@ def test_counter_below_a_locks_token_is_refused(path: Path, client: Client, is_k
 
 def test_epoch_is_raised_above_a_token_that_damage_left_behind(path: Path, client: Client) -> None:
     client.one_token()
-    rows(path, "update fencelock_source set bound = ?, reserved = ?", (6 * 2**40 - 1,) * 2)
-    rows(path, "update fencelock_lock set token = ?", (5 * 2**40 + 1,))
+    rows(path, "update fencelock_source set bound = ?, reserved = ?", (2**61 + 2**40 - 1,) * 2)
+    rows(path, "update fencelock_lock set token = ?", (2**61 + 1,))
     rows(path, "update fencelock_source set counter = 0, bound = 0, reserved = 0")
-    assert Client(path).raise_epoch().last_token == 6 * 2**40
+    assert Client(path).raise_epoch().last_token == 2**61 + 2**40
 
 
 def test_waiters_are_shown_as_json_has_them(client: Client) -> None:

@@ -20,7 +20,7 @@ def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool)
 
     A source that was restored from a backup, moved, or failed over may issue tokens that it has
     issued before. Raise its epoch (--raise) before clients use it again: the counter jumps
-    above every token ever issued, and every lease ends.
+    above every token that is known, and above 2**30 for each second since 2026, and every lease ends.
 
     \b
     Examples:

@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("T1 above the bound", _QUEUEING, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T1 bound not flushed", "stores/sqlite/connection/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
     Mutant("T4 an expired lease is renewed", _SQL, "AND l.digest = asked.key AND l.deadline_ms > (SELECT fencelock_now_ns() / 1000000)", "AND l.digest = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
-    Mutant("T7 epoch does not jump", "stores/sqlite/source/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("T7 epoch does not jump", "stores/source_clock.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + highest_token % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("G1 the file forgets the token", _GUARD_SQL, "WHERE mark.resource = ? AND mark.token = ? AND", "WHERE mark.resource = ? AND mark.token >= ? AND", _ADMITS),
     Mutant("G1 the file forgets the digest", _GUARD_SQL, "AND mark.digest = ? AND", "AND mark.digest >= ? AND", _ADMITS),
     Mutant("G5 the file forgets the lock", _GUARD_SQL, "AND mark.lock = ?\n", "AND mark.lock <= ?\n", _ADMITS),

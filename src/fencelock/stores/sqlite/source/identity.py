@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
-from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
+from fencelock.model import SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.errors import SOURCE_PART, check_schema_number, not_installed
+from fencelock.stores.source_clock import start_of_new_history
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.file_identity import FileIdentity, Kernel, identify_file, this_kernel
 from fencelock.stores.statements import statements
@@ -255,9 +256,7 @@ class SQLiteIdentity:
         row = read_source(database)
         seen = self.seen.counter if self.seen else 0
         (written,) = database.execute(SQL.read_highest_token).fetchone()
-        counter = (max(row.counter, row.reserved, written, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
-        if counter >= MAX_TOKEN:
-            raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
+        counter = start_of_new_history(max(row.counter, row.reserved, written, seen))
         fields = {
             "history_id": request.history_id,
             "new_history_id": os.urandom(8).hex(),
