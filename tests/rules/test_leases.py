@@ -37,7 +37,7 @@ from tests.support.sources import Client, rows
 pytestmark = pytest.mark.reduced
 
 TTL = 30.0
-SHORT_TTL = 1.5
+SHORT_TTL = 3.0
 SHORT_MS = 150
 
 

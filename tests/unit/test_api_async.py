@@ -24,7 +24,7 @@ from tests.support.helpers import wait_until, wait_until_async
 pytestmark = pytest.mark.reduced
 
 TTL = 30.0
-SHORT_TTL = 1.5
+SHORT_TTL = 3.0
 
 
 @pytest_asyncio.fixture

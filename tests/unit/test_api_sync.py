@@ -186,7 +186,7 @@ def test_repr_says_whether_this_handle_holds_the_lock(source: fencelock.Source) 
 
 
 def test_after_the_source_is_closed_it_says_so_and_leases_are_still_kept(source: fencelock.Source) -> None:
-    lock = source.lock("a", ttl=1.5)
+    lock = source.lock("a", ttl=3.0)
     lease = lock.acquire()
     assert lease is not None
     source.close()
@@ -379,7 +379,7 @@ def test_an_expired_lease_says_so_at_the_moment_of_asking(source: fencelock.Sour
 
 
 def test_waiting_for_the_loss_ends_with_it(source: fencelock.Source) -> None:
-    lease = source.lock("a", ttl=1.5).acquire()
+    lease = source.lock("a", ttl=3.0).acquire()
     assert lease is not None
     assert lease.lost.wait(0.01) is False
     assert lease.lost.wait(-1) is False
@@ -560,7 +560,7 @@ def test_a_block_over_a_lease_that_is_over_does_not_begin(source: fencelock.Sour
 # --- on_lost --------------------------------------------------------------------------------------
 def test_on_lost_runs_once_with_the_reason(source: fencelock.Source) -> None:
     reasons: list[str] = []
-    lease = source.lock("a", ttl=1.5, on_lost=reasons.append).acquire()
+    lease = source.lock("a", ttl=3.0, on_lost=reasons.append).acquire()
     assert lease is not None
     source.break_lock("a", reason="test")
     wait_until(lambda: reasons)
@@ -574,7 +574,7 @@ def test_on_lost_does_not_run_for_a_lease_that_was_released(source: fencelock.So
     heard = threading.Event()
     with source.lock("a", ttl=0.3, on_lost=reasons.append):
         pass
-    other = source.lock("b", ttl=1.5, on_lost=lambda reason: heard.set()).acquire()
+    other = source.lock("b", ttl=3.0, on_lost=lambda reason: heard.set()).acquire()
     source.break_lock("b", reason="test")
     assert heard.wait(30)
     assert reasons == []
@@ -624,11 +624,11 @@ def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fencelock.S
 
     hooked = fencelock.connect(source.url, hooks=fencelock.Hooks(on_acquired=leave))
     with pytest.raises(SystemExit) as raised:
-        hooked.lock("a", ttl=1.5, on_lost=reasons.append).acquire()
+        hooked.lock("a", ttl=3.0, on_lost=reasons.append).acquire()
     wait_until(lambda: not source.info("a").is_held)
     # The traceback keeps the frames of the acquire alive, and what is in them; nobody is told that it was lost.
     assert raised.value.code == 3
-    with source.lock("b", ttl=1.5) as lease:
+    with source.lock("b", ttl=3.0) as lease:
         first = lease.deadline_ms
         wait_until(lambda: lease.deadline_ms > first)
     assert reasons == []

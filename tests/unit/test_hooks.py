@@ -117,7 +117,7 @@ def test_a_leases_life_is_told_with_its_fields(url: str, tmp_path: Path) -> None
 def test_a_loss_is_told_with_the_reason(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        lease = source.lock("lock", ttl=1.5).acquire()
+        lease = source.lock("lock", ttl=3.0).acquire()
         assert lease is not None
         Client(tmp_path / "locks.db").raise_epoch("the disk was restored")
         lost = wait_until(lambda: [event for event in heard if event.name == "lost"])
@@ -203,7 +203,7 @@ def live_through_everything(url: str, path: Path, heard: list[Event]) -> list[ob
         connection.execute("create table reports (id integer primary key)")
     connection.close()
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        lock = source.lock("lock", ttl=1.5)
+        lock = source.lock("lock", ttl=3.0)
         guard = fencelock.guard(f"sqlite:///{app}", resource="reports", lock="lock", hooks=recording(heard))
         seen += [source, lock, guard, source.rlock("other")]
         with lock as lease, guard.transaction(lease) as native:
@@ -232,7 +232,7 @@ async def live_through_it_async(url: str, heard: list[Event]) -> list[object]:
     """Do the same on an event loop, cancellation included."""
     seen: list[object] = []
     async with aio.connect(url, hooks=recording(heard)) as source:
-        lock = source.lock("async", ttl=1.5)
+        lock = source.lock("async", ttl=3.0)
         async with lock as lease:
             waiter = asyncio.ensure_future(lock.acquire())
             while not (await source.info("async")).waiters:  # noqa: ASYNC110 - only the source knows
