@@ -44,6 +44,9 @@ class SeaweedServer(Server):
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
             "master.telemetry": "false",
+            # By default a lone master waits 10 s for others before it leads, and a volume as long before it stops.
+            "master.electionTimeout": "1s",
+            "volume.preStopSeconds": 0,
             "master.volumeSizeLimitMB": 256,
             "volume.max": 20,
             **self.settings,
