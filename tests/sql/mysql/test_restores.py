@@ -8,6 +8,7 @@ import pytest
 import fencelock
 from fencelock import SchemaError, SourceError
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient, one_token
@@ -173,6 +174,9 @@ def test_a_dump_without_its_routines_serves_nobody_until_install_has_made_them_a
         guarded.guard().seal(HandmadeLease(6))
     with guarded.client() as native, pytest.raises(guarded.sql.client_error, match="does not exist"):
         write(native)
+    (found,) = MySQLGuard(url).examine()
+    assert found.code == "no-marks"
+    assert found.remedy.startswith("as their owner, run `fencelock install --guard mysql://")
     MySQLSource(url).install()
     guarded.guard().install()
     assert one_token(url) == 1

@@ -53,6 +53,9 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
             orphans = {(row[0], decode_text(row[1])) for row in ask(SQL.triggered)}
             lost = [tables_lost(info.url, [report.text])]
             return lost + [orphaned(info.url, table, resource) for table, resource in sorted(orphans)]
+        [(has_mark_table,)] = ask(SQL.has_mark_table)
+        if int(has_mark_table):
+            return [_without_routines(info.url)]
         return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)
     rights = [(decode_text(row[0]), decode_text(row[1])) for row in ask(GUARD.show_rights)]
@@ -64,6 +67,11 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
         *_about_rights(entries, marked, rights, uses, info.url),
         *_about_side_doors(ask, entries, info.url),
     ]
+
+
+def _without_routines(url: str) -> Finding:
+    message = f"{url} has the guard's tables and not its routines, as after a dump without them: nobody can write there"
+    return Finding("no-marks", message, f"as their owner, run `fencelock install --guard {url}`")
 
 
 def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> Iterator[Finding]:
