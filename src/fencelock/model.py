@@ -85,7 +85,8 @@ def check_token(token: object) -> int:
 def token_ceiling(unix_s: float, mark: int) -> int:
     """Return the highest token that a source can have issued by now, for a resource with this mark.
 
-    A guard against accidents: a timestamp in nanoseconds or a random number lies above it. A forger picks one below it.
+    A guard against accidents: a timestamp in nanoseconds or a large random number lies above it. A forger picks one
+    below it.
     """
     return min(max(int(unix_s - YEAR_2026_S) * TOKENS_PER_S, mark) + PLAUSIBLE_GAIN, MAX_TOKEN)
 
