@@ -22,7 +22,7 @@ class GuardConformance(
     DeclarationChecks,
     WireChecks,
 ):
-    """Check every rule that a guard's store can break, through the sync guard.
+    """Check most rules that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):
         def make_url(self): ...

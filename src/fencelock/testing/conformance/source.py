@@ -11,7 +11,7 @@ from fencelock.testing.runners import AsyncRunner
 
 
 class SourceConformance(TokenChecks, LeaseChecks, ClaimChecks, LeaseProofChecks, StartChecks, NameChecks):
-    """Check every rule that a source of tokens can break, through the sync driver.
+    """Check most rules that a source of tokens can break, through the sync driver.
 
     class TestMySource(SourceConformance):
         def make_url(self):
