@@ -36,7 +36,7 @@ class Hooks:
 
     acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source
     confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was released;
-    `reason` is set if the source could not be reached. Both say in `duration` for how long it was held. sealed: a
+    `reason` is set if the source did not confirm that. Both say in `duration` for how long it was held. sealed: a
     resource's mark was raised. refused: a guard refused a token (with `reason`), or would have refused it in observe
     mode. retried: `source.lead` campaigns again after a failure, which `reason` tells, when `duration` has passed.
     guarded: a guarded transaction of the guard's own ended; `duration` is its length, and `reason` is None if it was

@@ -1,4 +1,4 @@
-"""The journal of a folder: the renames of the commit under way, written before the first of them.
+"""The journal of a folder: the renames and deletions of the commit under way, written before the first of them.
 
 Promise: pure. A journal that was written only in part, because its writer or the power was cut, counts as none: with
 several renames, the first comes after the journal's flush; a single one needs no flush (see `commit.py`).
