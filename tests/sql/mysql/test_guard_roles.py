@@ -126,7 +126,7 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
     try:
         codes = findings(guarded, user=name)
         assert "by DROP" in codes["powerful-role"].message
-        assert "where marks are" in codes["open-marks"].message
+        assert "on all tables of the database: marks" in codes["open-marks"].message
     finally:
         guarded.database.rows(f"DROP USER {name}")
 
@@ -183,6 +183,14 @@ def test_doctor_names_accounts_that_may_empty_the_table_of_marks(guarded: Guarde
     with guarded.database.connect(user=clerk) as native:
         run(native, "TRUNCATE fencelock_mark")
     assert guarded.database.rows("SELECT * FROM fencelock_mark") == []
+
+
+@pytest.mark.parametrize("table", ["fencelock_right", "fencelock_guard_key", "fencelock_guard"])
+def test_doctor_names_accounts_that_may_give_themselves_rights_or_read_secrets(
+    guarded: Guarded, clerk: str, table: str
+) -> None:
+    guarded.database.rows(f"GRANT SELECT, INSERT ON {guarded.database.name}.{table} TO {clerk}")
+    assert f"'{clerk}'@'%' has INSERT, SELECT on {table}" in findings(guarded, user=clerk)["open-marks"].message
 
 
 BROKEN = {

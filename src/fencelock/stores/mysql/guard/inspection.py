@@ -176,7 +176,7 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
     for account, other in ask(SQL.namesakes):
         yield _namesake(account, other)
     for account, rights, table in ask(SQL.readers):
-        message = f"{account} has {rights} on {table}, where marks are"
+        message = f"{account} has {rights} on {table}: marks, rights and keys are only for their operator"
         yield Finding("open-marks", message, "grant rights on single tables, not on the database: REVOKE these")
 
 

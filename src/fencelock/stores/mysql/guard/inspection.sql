@@ -57,7 +57,9 @@ SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.
     UNION ALL
     SELECT GRANTEE, PRIVILEGE_TYPE, TABLE_NAME FROM information_schema.TABLE_PRIVILEGES
     WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4)
-        AND TABLE_NAME IN ('fencelock_mark', 'fencelock_floor', 'fencelock_guard_audit', 'fencelock_observation')
+        AND TABLE_NAME IN (
+            'fencelock_mark', 'fencelock_floor', 'fencelock_guard', 'fencelock_guard_audit', 'fencelock_observation',
+            'fencelock_guard_key', 'fencelock_right')
 ) AS found
 WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
     OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.scope LIKE 'fencelock\_%')
