@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fencelock
+from fencelock._keeper.lifecycle import keeper
 from fencelock.stores.sqlite.connection import wal_reset
 from tests.process.actors import Stage
 
@@ -103,6 +104,17 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     monkeypatch.setattr(wal_reset, "VERSION", (3, 51, 3))  # What `doctor` finds depends on it.
+
+
+@pytest.fixture(autouse=True)
+def give_up_claims() -> Iterator[None]:
+    """Have the keeper give up what it could not release in the test: by now its file or database is out of reach.
+
+    Some leases here are of ten minutes, and the keeper would try for each of them four times a second until then.
+    """
+    yield
+    for message in list(keeper()._abandoned.values()):
+        keeper()._inbox.put(message._replace(give_up_ms=0))
 
 
 @pytest.fixture

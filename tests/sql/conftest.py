@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fencelock._keeper.lifecycle import keeper
 from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from tests.sql.clients import SqlClient
@@ -41,17 +40,6 @@ def sql(sql_server: str, postgres_fleet: PostgresFleet, mysql_fleet: MariaDBFlee
     if sql_server in VERSIONS:
         return PostgresDialect(postgres_fleet, VERSIONS[sql_server])
     return MySQLDialect(mysql_fleet)
-
-
-@pytest.fixture(autouse=True)
-def give_up_claims() -> Iterator[None]:
-    """Have the keeper give up what it could not release in the test: by now the database is gone, or out of reach.
-
-    Some leases here are of ten minutes, and the keeper would connect for each of them four times a second until then.
-    """
-    yield
-    for message in list(keeper()._abandoned.values()):
-        keeper()._inbox.put(message._replace(give_up_ms=0))
 
 
 @pytest.fixture

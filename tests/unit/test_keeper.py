@@ -427,8 +427,8 @@ def test_an_error_at_one_source_does_not_touch_the_leases_of_another(
         stage.look(BEAT_MS)
     assert good.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
     assert first.record.state == HELD
-    # A lease of an earlier test may be told lost at this moment, by that test's own callback thread.
-    (failure,) = [record for record in caplog.records if not record.getMessage().startswith("lost ")]
+    # The keeper of the process may log what earlier tests have left.
+    (failure,) = [record for record in caplog.records if record.exc_info or str(error) in record.getMessage()]
     assert bool(failure.exc_info) is isinstance(error, ZeroDivisionError)
     stage.look(BEAT_MS // 4)
     assert len(bad.requests(Renew)) == 2, "what is in doubt is asked for again soon, whatever the error was"
