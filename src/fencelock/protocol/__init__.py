@@ -6,8 +6,8 @@ connection that `GuardStore.connect` returns runs all requests between `Begin` a
 `Finish`, in one write transaction. Each request's docstring names the replies that it may get.
 
 - **Units**: times whose names end in `_ms` and `_us` are integers, milliseconds and microseconds. The source's clock
-  decides; it is read inside the deciding statement, after that statement's lock, or `Capabilities.clock` says what
-  decides in its place.
+  decides; it is read inside the decision, after its lock was taken, or `Capabilities.clock` says what decides in its
+  place.
 - **Idempotence**: a request that changes a source carries the claim that identifies it. The caller repeats a request
   whose reply was lost, and the store gives the same answer. A claim is granted at most once, even if a late copy of its
   `Acquire` arrives after its `Release`.

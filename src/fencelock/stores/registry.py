@@ -71,7 +71,7 @@ _REDIS = (
 )
 UNSAFE_SOURCES = {
     "memcached": "it may evict the counter at any time, and then counts from the beginning",
-    "nats": "its acknowledgements are not flushed, so a power cut issues a revision twice",
+    "nats": "by default it acknowledges before it flushes, so a power cut can make it issue a revision twice",
     "redis": _REDIS,
     "rediss": _REDIS,
 }
