@@ -29,6 +29,7 @@ from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
 GUARD = statements(__package__, "guard.sql")
+INSTALL = statements(__package__, "install.sql")
 _NO_ROUTINE = {1305, 1146}
 _NO_TABLE = 1146
 _NOT_PERMITTED = {1044, 1142, 1143}
@@ -53,8 +54,7 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
             orphans = {(row[0], decode_text(row[1])) for row in ask(SQL.triggered)}
             lost = [tables_lost(info.url, [report.text])]
             return lost + [orphaned(info.url, table, resource) for table, resource in sorted(orphans)]
-        [(has_mark_table,)] = ask(SQL.has_mark_table)
-        if int(has_mark_table):
+        if "fencelock_mark" in {row[0] for row in ask(INSTALL.read_tables)}:
             return [_without_routines(info.url)]
         return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)

@@ -9,11 +9,6 @@ FROM information_schema.TRIGGERS
 WHERE TRIGGER_SCHEMA = CONVERT({database} USING utf8mb4)
     AND TRIGGER_NAME REGEXP '^fencelock_[0-9]+_(insert|update|delete)_(enforce|observe)$';
 
--- name: has_mark_table
--- Whether this account can see the table of the marks.
-SELECT COUNT(*) FROM information_schema.TABLES
-WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND TABLE_NAME = 'fencelock_mark';
-
 -- name: kept
 -- Resources that keep keys.
 SELECT DISTINCT resource FROM {here}.fencelock_effect;
