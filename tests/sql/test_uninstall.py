@@ -84,7 +84,7 @@ def test_uninstall_names_what_needs_ours_and_removes_nothing_of_either_half(
     database.rows(sql.need_table.format(half))
     before = objects(sql, database)
     said = output(69, "uninstall", "--source", url)
-    assert re.search(rf"own_need .*{sql.prefix}{half}\): drop .* Nothing was removed there", said)
+    assert re.search(rf"own_need .*{sql.prefix}{half}(_audit)?\): drop .* Nothing was removed there", said)
     assert objects(sql, database) == before
     database.rows(sql.forgo_table)
     assert output(0, "uninstall", "--source", url).count(": removed") == 2

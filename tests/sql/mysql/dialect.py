@@ -103,8 +103,8 @@ class MySQLDialect(SqlDialect):
         "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()",
     )
     need_table = (
-        "CREATE TABLE own_need (FOREIGN KEY (id) REFERENCES fencelock_{0} (id)) ENGINE = InnoDB "
-        "SELECT id FROM fencelock_{0}"
+        "CREATE TABLE own_need (FOREIGN KEY (id) REFERENCES fencelock_{0}_audit (id)) ENGINE = InnoDB "
+        "SELECT id FROM fencelock_{0}_audit"
     )
     forgo_table = "DROP TABLE own_need"
 

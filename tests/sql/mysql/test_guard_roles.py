@@ -131,11 +131,10 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
         guarded.database.rows(f"DROP USER {name}")
 
 
-def test_doctor_names_accounts_that_may_hide_the_marks_behind_a_temporary_table(guarded: Guarded, clerk: str) -> None:
+def test_g1_a_sessions_own_temporary_table_does_not_stand_in_for_the_marks(guarded: Guarded, clerk: str) -> None:
     guarded.sealed(5)
-    assert "powerful-role" not in findings(guarded, user=clerk)
     guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON `{guarded.database.name}`.* TO {clerk}")
-    assert "by CREATE TEMPORARY TABLES:" in findings(guarded, user=clerk)["powerful-role"].message
+    assert "powerful-role" not in findings(guarded, user=clerk)
     with guarded.database.connect(user=clerk) as native:
         run(
             native,
@@ -145,8 +144,27 @@ def test_doctor_names_accounts_that_may_hide_the_marks_behind_a_temporary_table(
         run(native, "ALTER TABLE fencelock_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE, ADD stamp INT DEFAULT 7")
         entry = expand("PRESENTED('7265706F727473', 1, 7)")
         run(native, f"SET @fencelock_presented = CONCAT(',', {entry})")
-        run(native, "UPDATE reports SET value = 'forged'")
-    assert guarded.value() == "forged"
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, "UPDATE reports SET value = 'forged'")
+    assert guarded.value() != "forged"
+
+
+@pytest.mark.parametrize("hidden", ["floor", "effect"])
+def test_g15_a_sessions_own_temporary_table_does_not_stand_in_for_floors_and_effects(
+    guarded: Guarded, clerk: str, hidden: str
+) -> None:
+    lease = guarded.sealed(5)
+    guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON `{guarded.database.name}`.* TO {clerk}")
+    guarded.database.rows(f"GRANT EXECUTE ON `{guarded.database.name}`.* TO {clerk}")
+    calls = {
+        "floor": ("CALL fencelock_seal(%s, 'never sealed')", str(lease.sequencer)),
+        "effect": ("CALL fencelock_read_effect('reports', 'key')",),
+    }
+    guarded.guard().grant(clerk, resource="*")
+    with guarded.database.connect(user=clerk) as native:
+        run(native, f"CREATE TEMPORARY TABLE fencelock_{hidden} (source_id varbinary(64), token bigint)")
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, *calls[hidden])
 
 
 def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(guarded: Guarded) -> None:

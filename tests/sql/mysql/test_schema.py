@@ -131,13 +131,36 @@ def test_doctor_names_an_account_that_has_too_many_rights(owned: Database) -> No
     assert found("worker") == set()
     assert found("root") == found("installer") == {"too-many-rights"}
     everywhere = f"{owned.name}.*"
-    temporary = f"create temporary tables on {everywhere}"
-    for grant in (f"update on {owned.name}.fencelock_lock", "insert on *.*", f"drop on {everywhere}", temporary):
+    for grant in (f"update on {owned.name}.fencelock_lock", "insert on *.*", f"drop on {everywhere}"):
         owned.rows(f"grant {grant} to worker")
         assert found("worker") == {"too-many-rights"}, grant
         owned.rows(f"revoke {grant.replace(' on ', ' on ')} from worker")
     owned.rows("grant select, update on mysql.* to worker")
     assert found("worker") == set()
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "fencelock_source (id INT, epoch INT, history_id TEXT, token INT)",
+        "fencelock_lock (name VARBINARY(512), token INT, epoch INT, digest TEXT)",
+    ],
+)
+def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_counter_or_a_lock(
+    owned: Database, hidden: str
+) -> None:
+    """Its session would get any token, signed, or a lock that somebody else holds."""
+    owned.rows(f"grant create temporary tables on {owned.name}.* to worker")
+    with owned.connect(user="worker") as native, native.cursor() as cursor:
+        cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        cursor.execute(f"CREATE TEMPORARY TABLE {hidden}")
+        for call in (
+            "fencelock_acquire('lock', 'claim', 'holder', 600000, 9, 'try', 9, 1, 'history')",
+            "fencelock_release('lock', 'claim', 9)",
+            """fencelock_renew('[["6c6f636b", "claim", 9]]')""",
+        ):
+            with pytest.raises(pymysql.Error, match="PARTITION"):
+                cursor.execute(f"CALL {call}")
 
 
 def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(owned: Database) -> None:

@@ -165,8 +165,8 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
     for (account, rights), tables in _powers(ask(SQL.powers), set(resources)).items():
         named = ", ".join(sorted(tables))
         message = (
-            f"{account} can pass the triggers of {named}, by {rights}: TRUNCATE, DROP, ALTER and DELETE HISTORY meet "
-            f"none, and a session's own temporary table fencelock_mark hides the marks from them"
+            f"{account} can pass the triggers of {named}, by {rights}: TRUNCATE, DROP, ALTER and DELETE HISTORY "
+            f"meet none"
         )
         remedy = (
             "let the application use an account with no more than SELECT, INSERT, UPDATE and DELETE on its own tables "

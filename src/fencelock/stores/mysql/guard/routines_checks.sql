@@ -13,7 +13,7 @@ BEGIN
     DECLARE m_source_id, m_history_id, m_digest VARBINARY(64);
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
     SELECT lock_name, token, source_id, history_id, digest INTO m_lock, m_token, m_source_id, m_history_id, m_digest
-    FROM fencelock_mark WHERE resource = p_resource LOCK IN SHARE MODE;
+    FROM fencelock_mark PARTITION (lasting) WHERE resource = p_resource LOCK IN SHARE MODE;
     SET message = CONCAT('token ', p_token, ' at mark ', COALESCE(m_token, 0), ' of resource ',
         LEFT(CONVERT(p_resource USING utf8mb4), 30), ': ');
     IF m_lock <> p_lock THEN
@@ -223,7 +223,8 @@ checking: BEGIN
     DECLARE v_is_required BOOLEAN DEFAULT FALSE;
     DECLARE message, reason VARCHAR(1024) CHARACTER SET utf8mb4;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT requires_signature INTO v_is_required FROM fencelock_mark WHERE resource = p_resource LOCK IN SHARE MODE;
+    SELECT requires_signature INTO v_is_required
+    FROM fencelock_mark PARTITION (lasting) WHERE resource = p_resource LOCK IN SHARE MODE;
     IF NOT v_is_required THEN
         LEAVE checking;
     END IF;
@@ -259,7 +260,7 @@ BEGIN
     DECLARE v_mark BIGINT DEFAULT 0;
     DECLARE v_ceiling BIGINT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    SELECT COALESCE(MAX(token), 0) INTO v_mark FROM fencelock_mark WHERE resource = p_resource;
+    SELECT COALESCE(MAX(token), 0) INTO v_mark FROM fencelock_mark PARTITION (lasting) WHERE resource = p_resource;
     SET v_ceiling = LEAST(TIMESTAMPDIFF(SECOND, '2026-01-01', SYSDATE()), 8000000000) * 1073741824;
     SET v_ceiling = LEAST(GREATEST(v_ceiling, v_mark), 9223372036854775807 - 1125899906842624) + 1125899906842624;
     IF p_token > v_ceiling THEN

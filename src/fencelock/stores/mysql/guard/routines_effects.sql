@@ -12,12 +12,13 @@ BEGIN
     IF COALESCE(LOCATE(entry, @fencelock_presented), 0) = 0 THEN
         CALL fencelock_refuse_write(p_resource, NULL);
     ELSEIF NOT EXISTS (
-        SELECT 1 FROM fencelock_mark AS mark
+        SELECT 1 FROM fencelock_mark PARTITION (lasting) AS mark
         WHERE mark.resource = p_resource AND NOT mark.is_closed
             AND LOCATE(CONCAT(',', PRESENTED(HEX(p_resource), mark.token, mark.stamp)), @fencelock_presented)
         LOCK IN SHARE MODE) THEN
         CALL fencelock_refuse_write(p_resource, (
-            SELECT mark.token FROM fencelock_mark AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE));
+            SELECT mark.token
+                FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE));
     END IF;
 END;
 
@@ -28,7 +29,7 @@ READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     CALL fencelock_check_right(p_resource, FALSE);
     SELECT effect_key, token, holder, DATE_FORMAT(began_at, '%Y-%m-%dT%H:%i:%s.%fZ'), result, request_digest
-    FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '';
+    FROM fencelock_effect PARTITION (lasting) WHERE resource = p_resource AND effect_key = p_key AND holder <> '';
 END;
 
 -- name: fencelock_write_effect
@@ -42,10 +43,11 @@ BEGIN
     DECLARE v_token BIGINT;
     CALL fencelock_check_presented(p_resource);
     IF p_holder = '' THEN
-        DELETE FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key;
+        DELETE FROM fencelock_effect PARTITION (lasting) WHERE resource = p_resource AND effect_key = p_key;
     ELSE
-        SELECT mark.token INTO v_token FROM fencelock_mark AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE;
-        INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at, result, request_digest)
+        SELECT mark.token INTO v_token
+        FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = p_resource LOCK IN SHARE MODE;
+        INSERT INTO fencelock_effect PARTITION (lasting) (resource, effect_key, token, holder, began_at, result, request_digest)
         VALUES (p_resource, p_key, v_token, p_holder, UTC_TIMESTAMP(6), p_result, p_request_digest)
         ON DUPLICATE KEY UPDATE token = v_token, holder = p_holder, request_digest = p_request_digest,
             began_at = IF(p_result IS NULL, UTC_TIMESTAMP(6), began_at), result = p_result;
@@ -60,12 +62,13 @@ CREATE PROCEDURE fencelock_begin_effect(
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     CALL fencelock_check_presented(p_resource);
-    INSERT INTO fencelock_effect (resource, effect_key, token, holder, began_at)
+    INSERT INTO fencelock_effect PARTITION (lasting) (resource, effect_key, token, holder, began_at)
     VALUES (p_resource, p_key, 0, '', UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE token = token;
     SELECT effect_key, token, holder, DATE_FORMAT(began_at, '%Y-%m-%dT%H:%i:%s.%fZ'), result, request_digest
-    FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE;
+    FROM fencelock_effect PARTITION (lasting) WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE;
     IF NOT EXISTS (
-        SELECT 1 FROM fencelock_effect WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE) THEN
+        SELECT 1 FROM fencelock_effect PARTITION (lasting)
+            WHERE resource = p_resource AND effect_key = p_key AND holder <> '' FOR UPDATE) THEN
         CALL fencelock_write_effect(p_resource, p_key, p_holder, NULL, p_request_digest);
     END IF;
 END;
@@ -121,15 +124,15 @@ BEGIN
     DECLARE v_count BIGINT DEFAULT 0;
     DECLARE is_over BOOLEAN DEFAULT FALSE;
     DECLARE old_ones CURSOR FOR
-        SELECT kept.resource, kept.effect_key, kept.began_at FROM fencelock_effect AS kept
-        LEFT JOIN fencelock_mark AS mark ON mark.resource = kept.resource AND mark.token = kept.token
+        SELECT kept.resource, kept.effect_key, kept.began_at FROM fencelock_effect PARTITION (lasting) AS kept
+        LEFT JOIN fencelock_mark PARTITION (lasting) AS mark ON mark.resource = kept.resource AND mark.token = kept.token
         WHERE kept.result IS NOT NULL AND kept.began_at <= UTC_TIMESTAMP(6) - INTERVAL p_older_than_s SECOND
             AND mark.resource IS NULL;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_over = TRUE;
     OPEN old_ones;
     FETCH old_ones INTO v_resource, v_key, v_began_at;
     WHILE NOT is_over DO
-        DELETE FROM fencelock_effect
+        DELETE FROM fencelock_effect PARTITION (lasting)
         WHERE resource = v_resource AND effect_key = v_key AND began_at = v_began_at AND result IS NOT NULL;
         SET v_count = v_count + 1;
         FETCH old_ones INTO v_resource, v_key, v_began_at;

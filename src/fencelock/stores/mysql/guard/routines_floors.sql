@@ -12,7 +12,8 @@ READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE floor BIGINT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = p_source_id LOCK IN SHARE MODE;
+    SELECT MAX(kept.token) INTO floor
+    FROM fencelock_floor PARTITION (lasting) AS kept WHERE kept.source_id = p_source_id LOCK IN SHARE MODE;
     IF p_token - (p_digest IS NOT NULL) < floor THEN
         SET message = LEFT(CONCAT('FL017 token ', p_token, ' is not above floor ', floor, ' of source ',
             LEFT(p_source_id, 8), ' at resource ', CONVERT(p_resource USING utf8mb4)), 128);
@@ -36,13 +37,13 @@ BEGIN
     WHILE rest <> '' DO
         SET entry = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(entry) + 2),
             wanted = UNHEX(SUBSTRING_INDEX(entry, '.', 1));
-        SELECT COUNT(*) INTO v_found FROM fencelock_mark AS mark
+        SELECT COUNT(*) INTO v_found FROM fencelock_mark PARTITION (lasting) AS mark
         WHERE mark.resource = wanted AND mark.source_id = p_source_id AND mark.token <= p_floor
             AND CONCAT_WS('.', HEX(mark.resource), HEX(mark.lock_name), mark.token, COALESCE(HEX(mark.history_id), ''),
                 COALESCE(HEX(mark.digest), ''), mark.is_closed) = entry
         FOR UPDATE /*M!100600 SKIP LOCKED */ /*!80001 SKIP LOCKED */;
         IF v_found THEN
-            SELECT COUNT(*) INTO v_found FROM fencelock_mark AS mark
+            SELECT COUNT(*) INTO v_found FROM fencelock_mark PARTITION (lasting) AS mark
             WHERE mark.resource = wanted AND NOT mark.requires_signature
                 AND NOT EXISTS (SELECT 1 FROM fencelock_protection AS protection WHERE protection.resource = mark.resource)
                 AND (mark.audit_id IS NULL OR NOT EXISTS (
@@ -54,11 +55,11 @@ BEGIN
         END IF;
     END WHILE;
     IF v_count THEN
-        INSERT INTO fencelock_floor (source_id, token) VALUES (p_source_id, p_floor)
+        INSERT INTO fencelock_floor PARTITION (lasting) (source_id, token) VALUES (p_source_id, p_floor)
         ON DUPLICATE KEY UPDATE token = GREATEST(token, p_floor);
     END IF;
     WHILE chosen <> '' DO
-        DELETE FROM fencelock_mark WHERE resource = UNHEX(SUBSTRING_INDEX(chosen, ',', 1));
+        DELETE FROM fencelock_mark PARTITION (lasting) WHERE resource = UNHEX(SUBSTRING_INDEX(chosen, ',', 1));
         SET chosen = SUBSTRING(chosen, LENGTH(SUBSTRING_INDEX(chosen, ',', 1)) + 2);
     END WHILE;
     SELECT v_count;
@@ -71,18 +72,19 @@ MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE found_token BIGINT;
     DECLARE message VARCHAR(1024) CHARACTER SET utf8mb4;
-    INSERT INTO fencelock_floor (source_id, token) VALUES (p_source_id, 0) ON DUPLICATE KEY UPDATE token = token;
-    SELECT token INTO found_token FROM fencelock_floor WHERE source_id = p_source_id FOR UPDATE;
+    INSERT INTO fencelock_floor PARTITION (lasting) (source_id, token) VALUES (p_source_id, 0)
+        ON DUPLICATE KEY UPDATE token = token;
+    SELECT token INTO found_token FROM fencelock_floor PARTITION (lasting) WHERE source_id = p_source_id FOR UPDATE;
     IF found_token <> p_seen THEN
         SET message = LEFT(CONCAT('FL009 the floor of source ', p_source_id, ' is ', found_token, ' now, not ', p_seen,
             ': look again before you set it'), 128);
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = message;
     END IF;
-    UPDATE fencelock_floor SET token = p_token, audit_id = p_audit_id WHERE source_id = p_source_id;
+    UPDATE fencelock_floor PARTITION (lasting) SET token = p_token, audit_id = p_audit_id WHERE source_id = p_source_id;
 END;
 
 -- name: fencelock_show_floors
 -- The floor of each source.
 CREATE PROCEDURE fencelock_show_floors()
 READS SQL DATA SQL SECURITY DEFINER
-SELECT source_id, token FROM fencelock_floor WHERE token > 0 ORDER BY source_id;
+SELECT source_id, token FROM fencelock_floor PARTITION (lasting) WHERE token > 0 ORDER BY source_id;

@@ -18,19 +18,20 @@ BEGIN
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         -- Read without a lock. (In the condition of an IF the SELECT would lock, and two sessions could deadlock.)
         SELECT COUNT(*), COALESCE(SUM(mark.digest = p_digest AND NOT mark.is_closed), 0) INTO known, ours
-        FROM fencelock_mark AS mark WHERE mark.resource = wanted;
+        FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = wanted;
         IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT ours) THEN
             IF NOT known THEN
                 CALL fencelock_check_right(wanted, FALSE);
-                INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+                INSERT INTO fencelock_mark PARTITION (lasting) (resource) VALUES (wanted)
+                    ON DUPLICATE KEY UPDATE audit_id = audit_id;
             END IF;
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
                 mark.digest, mark.is_closed
-            FROM fencelock_mark AS mark WHERE mark.resource = wanted FOR UPDATE;
+            FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = wanted FOR UPDATE;
         ELSE
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
                 mark.digest, mark.is_closed
-            FROM fencelock_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE;
+            FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE;
         END IF;
     END WHILE;
 END;
@@ -85,7 +86,7 @@ BEGIN
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         SELECT COUNT(*), MAX(lock_name), MAX(token), MAX(source_id), MAX(history_id), MAX(digest), MAX(is_closed)
         INTO known, m_lock, m_token, m_source_id, m_history_id, m_digest, m_is_closed
-        FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
+        FROM fencelock_mark PARTITION (lasting) WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted, TRUE);
         IF NOT (m_lock <=> v_lock AND m_token <=> v_token AND m_digest <=> v_digest AND m_source_id <=> v_source_id
             AND m_history_id <=> v_history_id AND m_is_closed = FALSE) THEN
@@ -95,9 +96,10 @@ BEGIN
                 CALL fencelock_check_plausible(wanted, v_token);
                 IF NOT known THEN
                     -- The row is locked before the floor is read: a purge does it in this order, too.
-                    INSERT INTO fencelock_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+                    INSERT INTO fencelock_mark PARTITION (lasting) (resource) VALUES (wanted)
+                        ON DUPLICATE KEY UPDATE audit_id = audit_id;
                 END IF;
-                UPDATE fencelock_mark SET lock_name = v_lock, token = v_token, source_id = v_source_id,
+                UPDATE fencelock_mark PARTITION (lasting) SET lock_name = v_lock, token = v_token, source_id = v_source_id,
                     history_id = v_history_id, digest = v_digest, is_closed = FALSE, raised_at = UTC_TIMESTAMP(6)
                 WHERE resource = wanted;
             ELSE
@@ -122,9 +124,10 @@ BEGIN
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
-        SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = wanted FOR UPDATE;
+        SELECT COUNT(*) INTO known FROM fencelock_mark PARTITION (lasting) WHERE resource = wanted FOR UPDATE;
         CALL fencelock_check_right(wanted, TRUE);
-        UPDATE fencelock_mark SET is_closed = TRUE, raised_at = UTC_TIMESTAMP(6) WHERE resource = wanted AND digest = v_digest;
+        UPDATE fencelock_mark PARTITION (lasting) SET is_closed = TRUE, raised_at = UTC_TIMESTAMP(6)
+            WHERE resource = wanted AND digest = v_digest;
     END WHILE;
 END;
 
@@ -166,7 +169,7 @@ BEGIN
     SET v_digest = ONE_WAY(v_proof);
     CALL fencelock_join(NULL);
     SET entry = (
-        SELECT PRESENTED(HEX(p_resource), mark.token, mark.stamp) FROM fencelock_mark AS mark
+        SELECT PRESENTED(HEX(p_resource), mark.token, mark.stamp) FROM fencelock_mark PARTITION (lasting) AS mark
         WHERE mark.resource = p_resource AND mark.token = v_token AND mark.digest = v_digest AND mark.lock_name = v_lock
             AND mark.source_id = v_source_id AND mark.history_id = v_history_id AND NOT mark.is_closed
         LOCK IN SHARE MODE);
@@ -210,7 +213,7 @@ END;
 CREATE PROCEDURE fencelock_show_marks(p_resource VARBINARY(512))
 READS SQL DATA SQL SECURITY DEFINER
 SELECT resource, lock_name, COALESCE(token, 0), source_id, history_id, digest, is_closed, requires_signature
-FROM fencelock_mark
+FROM fencelock_mark PARTITION (lasting)
 WHERE lock_name IS NOT NULL AND (p_resource IS NULL OR resource = p_resource) ORDER BY resource;
 
 -- name: fencelock_show_rights
@@ -271,13 +274,13 @@ BEGIN
                 'FL015 this guard has no key, so nobody could seal: first run fencelock keys install GUARD_URL --source SOURCE';
         END IF;
     END IF;
-    SELECT COUNT(*) INTO known FROM fencelock_mark WHERE resource = p_resource AND lock_name IS NOT NULL;
+    SELECT COUNT(*) INTO known FROM fencelock_mark PARTITION (lasting) WHERE resource = p_resource AND lock_name IS NOT NULL;
     IF NOT known THEN
         SET message = LEFT(CONCAT('FL015 there is no mark, run fencelock protect first. Resource: ',
             CONVERT(p_resource USING utf8mb4)), 128);
         SIGNAL SQLSTATE 'FL015' SET MESSAGE_TEXT = message;
     END IF;
-    UPDATE fencelock_mark SET requires_signature = p_is_required WHERE resource = p_resource;
+    UPDATE fencelock_mark PARTITION (lasting) SET requires_signature = p_is_required WHERE resource = p_resource;
 END;
 
 -- name: fencelock_end_session

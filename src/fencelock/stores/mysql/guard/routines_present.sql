@@ -61,10 +61,10 @@ BEGIN
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
         SET current_mark = (
             SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.digest)
-            FROM fencelock_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE);
+            FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE);
         -- A plain SELECT reads the snapshot; a SELECT inside SET would lock, and read the current row.
         SELECT MAX(CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.digest)) INTO seen_mark
-        FROM fencelock_mark AS mark WHERE mark.resource = wanted;
+        FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = wanted;
         IF NOT current_mark <=> seen_mark THEN
             SET message = LEFT(CONCAT('FL008 the transaction''s snapshot is older than mark ',
                 COALESCE(SUBSTRING_INDEX(current_mark, '.', 1), 0), ': roll back and begin again. Resource: ',
@@ -190,7 +190,7 @@ BEGIN
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
         SET entry = (
-            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark AS mark
+            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark PARTITION (lasting) AS mark
             WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
@@ -244,7 +244,7 @@ BEGIN
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
         SET entry = (
-            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark AS mark
+            SELECT PRESENTED(wanted, mark.token, mark.stamp) FROM fencelock_mark PARTITION (lasting) AS mark
             WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.digest = v_digest
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed

@@ -2,6 +2,9 @@
 -- commits by itself here, so an installation may end between any two. The number of the schema is written last, by the
 -- statement write_schema of install.sql, and nothing is called before. Names and digests are bytes, so that no collation
 -- makes two of them equal. Only the operator needs rights on the tables: all others use the routines.
+--
+-- A session's own temporary table hides the table of its name from routines and triggers. It cannot have partitions, so
+-- where a decision is read, the table has one, and each statement names it: it fails if the table is hidden.
 
 -- name: create_guard
 -- The number of this schema; any other number is refused. And a secret, from which masks are drawn.
@@ -54,7 +57,8 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
             AND HEX(lock_name) NOT REGEXP '^(..)*(00|ED[AB])')),
     CONSTRAINT fencelock_ids_and_digests_are_of_letters_digits_and_dashes CHECK (
         CONVERT(CONCAT_WS('', source_id, history_id, digest) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_floor
 -- What purged marks leave behind: of each source the highest token that may be theirs. A resource without a mark is sealed only
@@ -63,7 +67,8 @@ CREATE TABLE IF NOT EXISTS fencelock_floor (
     source_id VARBINARY(64) PRIMARY KEY,
     token     BIGINT        NOT NULL,
     audit_id  BIGINT UNSIGNED
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_effect
 -- What is done once per key, in a guarded block (`once=`) or outside of the database (`fencelock.dispatch`): who began it
@@ -77,13 +82,13 @@ CREATE TABLE IF NOT EXISTS fencelock_effect (
     result     VARBINARY(4096),
     request_digest VARBINARY(64) NOT NULL DEFAULT '',
     PRIMARY KEY (resource, effect_key)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_right
 -- Which accounts may seal, present and close a resource; one that ends in * stands for all with that prefix. An account is
 -- a user's name, from every host, or `name@host`, with the host as a pattern of LIKE. A new guard has no row: only the
--- account that owns the routines may (G12). The routines name its only partition, since a session's temporary table would
--- stand in its place, and can have none.
+-- account that owns the routines may (G12).
 CREATE TABLE IF NOT EXISTS fencelock_right (
     resource VARBINARY(512) NOT NULL,
     account  VARCHAR(288)   NOT NULL,
@@ -93,8 +98,7 @@ PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_guard_key
 -- The keys with which this guard checks signatures, for its owner alone: each XOR'ed with HMAC's two constants, and when it
--- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says. It has a partition for the
--- same reason as the rights.
+-- was retired, in seconds since 1970: from then on it is not accepted, whatever the clock says.
 CREATE TABLE IF NOT EXISTS fencelock_guard_key (
     key_id    VARBINARY(64) PRIMARY KEY,
     inner_pad BINARY(64)    NOT NULL,
@@ -211,7 +215,8 @@ DROP TRIGGER IF EXISTS fencelock_keep_mark_forever;
 CREATE TRIGGER fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark FOR EACH ROW
 BEGIN
     DECLARE floor BIGINT;
-    SELECT MAX(kept.token) INTO floor FROM fencelock_floor AS kept WHERE kept.source_id = OLD.source_id LOCK IN SHARE MODE;
+    SELECT MAX(kept.token) INTO floor
+    FROM fencelock_floor PARTITION (lasting) AS kept WHERE kept.source_id = OLD.source_id LOCK IN SHARE MODE;
     IF OLD.requires_signature OR COALESCE(OLD.token > floor, TRUE)
         OR EXISTS (SELECT 1 FROM fencelock_protection AS protection WHERE protection.resource = OLD.resource)
         OR EXISTS (
@@ -280,7 +285,8 @@ BEGIN
                 'FL009 this key was begun, and its result is not recorded: find out, then dispatch(..., may_repeat=True)';
         END IF;
     ELSEIF EXISTS (
-        SELECT 1 FROM fencelock_mark AS mark WHERE mark.resource = OLD.resource AND mark.token = OLD.token
+        SELECT 1 FROM fencelock_mark PARTITION (lasting) AS mark
+            WHERE mark.resource = OLD.resource AND mark.token = OLD.token
         LOCK IN SHARE MODE) THEN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 this key was done under the token that is the mark: run fencelock purge --done, which leaves such keys';

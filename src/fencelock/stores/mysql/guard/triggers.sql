@@ -7,19 +7,20 @@
 -- Refuse a change of a row, unless the session has presented the resource's current open mark.
 CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF COALESCE(LOCATE(',{resource}.', @fencelock_presented), 0) = 0 OR NOT EXISTS (
-    SELECT 1 FROM fencelock_mark AS mark
+    SELECT 1 FROM fencelock_mark PARTITION (lasting) AS mark
     WHERE mark.resource = x'{resource}' AND NOT mark.is_closed
         AND LOCATE(CONCAT(',', PRESENTED('{resource}', mark.token, mark.stamp)), @fencelock_presented)
     LOCK IN SHARE MODE) THEN
     CALL fencelock_refuse_write(x'{resource}', IF(LOCATE(',{resource}.', @fencelock_presented), (
-        SELECT mark.token FROM fencelock_mark AS mark WHERE mark.resource = x'{resource}' LOCK IN SHARE MODE), NULL));
+        SELECT mark.token
+            FROM fencelock_mark PARTITION (lasting) AS mark WHERE mark.resource = x'{resource}' LOCK IN SHARE MODE), NULL));
 END IF;
 
 -- name: observe
 -- Count a change of a row that enforcement would refuse.
 CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF COALESCE(LOCATE(',{resource}.', @fencelock_presented), 0) = 0 OR NOT EXISTS (
-    SELECT 1 FROM fencelock_mark AS mark
+    SELECT 1 FROM fencelock_mark PARTITION (lasting) AS mark
     WHERE mark.resource = x'{resource}' AND NOT mark.is_closed
         AND LOCATE(CONCAT(',', PRESENTED('{resource}', mark.token, mark.stamp)), @fencelock_presented)
     LOCK IN SHARE MODE) THEN

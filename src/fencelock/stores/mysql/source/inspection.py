@@ -12,13 +12,8 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.sql.inspection import REQUEST_TIMEOUT_S, examine_source, standby
 
-_CHANGING = {
-    *("ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"),
-    "CREATE TEMPORARY TABLES",
-}
-"""Rights that let an account give itself any token, or remove the checks. CREATE TEMPORARY TABLES is one: a routine
-uses the session's temporary table instead of fencelock's of the same name.
-"""
+_CHANGING = {"ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"}
+"""Rights that let an account give itself any token, or remove the checks."""
 _GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?P<what>\S+) TO ")
 _ON = {"ON", "1"}
 

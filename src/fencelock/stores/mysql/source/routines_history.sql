@@ -9,7 +9,7 @@ BEGIN
     SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token,
            CONVERT(@fencelock_mask := COALESCE(@fencelock_mask, SHA2(CONCAT_WS(
                '.', mask_secret, CONNECTION_ID(), UUID(), SYSDATE(6)), 256)) USING ascii)
-    FROM fencelock_source WHERE id = 1;
+    FROM fencelock_source PARTITION (lasting) WHERE id = 1;
 END;
 
 -- name: create_raise_epoch
@@ -30,7 +30,7 @@ raising: BEGIN
     END IF;
     START TRANSACTION;
     SELECT history_id, token, born_after_us INTO v_history_id, v_highest, v_past_us
-    FROM fencelock_source WHERE id = 1 FOR UPDATE;
+    FROM fencelock_source PARTITION (lasting) WHERE id = 1 FOR UPDATE;
     IF v_history_id <> p_old THEN
         ROLLBACK;
         LEAVE raising;
@@ -39,17 +39,17 @@ raising: BEGIN
         v_clock = (v_now_us DIV 1000000 - 1767225600) * 1073741824;
     SELECT GREATEST(v_highest, p_seen, COALESCE(MAX(token), 0), IF(v_clock > 4611686018427387904, 0, v_clock)),
            GREATEST(v_now_us, v_past_us, COALESCE(MAX(GREATEST(born_us, ended_us, forgotten_us)), 0))
-    INTO v_highest, v_past_us FROM fencelock_lock;
+    INTO v_highest, v_past_us FROM fencelock_lock PARTITION (lasting);
     SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter;
     IF v_highest >= 9223372036854775807 - 2 * 1099511627776 THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
     END IF;
-    UPDATE fencelock_source SET
+    UPDATE fencelock_source PARTITION (lasting) SET
         epoch = epoch + 1, history_id = p_fresh, token = (v_highest DIV 1099511627776 + 1) * 1099511627776,
         born_after_us = v_past_us, began_because = p_reason
     WHERE id = 1;
     INSERT INTO fencelock_source_audit (happened_at, who, what, token, reason)
-    SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source WHERE id = 1;
+    SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     COMMIT;
     CALL fencelock_describe();
 END;
@@ -74,23 +74,23 @@ BEGIN
     CALL fencelock_hold_lock(p_lock);
     SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE digest = p_digest;
     IF v_token IS NULL THEN
-        UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
+        UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
         SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-        SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
-        SELECT holder INTO v_holder FROM fencelock_lock
+        SELECT epoch INTO v_epoch FROM fencelock_source PARTITION (lasting) WHERE id = 1;
+        SELECT holder INTO v_holder FROM fencelock_lock PARTITION (lasting)
         WHERE name = p_lock AND digest IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
         -- The holder's claim ends here: remember it before the row forgets the holder.
-        UPDATE fencelock_lock
+        UPDATE fencelock_lock PARTITION (lasting)
         SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
         WHERE name = p_lock AND digest IS NOT NULL;
-        UPDATE fencelock_lock
+        UPDATE fencelock_lock PARTITION (lasting)
         SET token = v_token, digest = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
         WHERE name = p_lock;
         INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, digest)
         VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
     COMMIT;
-    SELECT source_id, history_id INTO v_source_id, v_history_id FROM fencelock_source WHERE id = 1;
+    SELECT source_id, history_id INTO v_source_id, v_history_id FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     CALL fencelock_newest_key(v_key_id);
     IF v_key_id IS NOT NULL THEN
         CALL fencelock_sign(p_lock, p_digest, v_token, v_history_id, v_key_id, v_signature);
@@ -111,7 +111,7 @@ BEGIN
     INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s)
     VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)) + p_after_s)
     ON DUPLICATE KEY UPDATE key_id = p_key_id;
-    UPDATE fencelock_source SET has_key = TRUE WHERE id = 1;
+    UPDATE fencelock_source PARTITION (lasting) SET has_key = TRUE WHERE id = 1;
     COMMIT;
 END;
 
@@ -130,7 +130,8 @@ BEGIN
     SELECT IF(l.digest = v_digest AND l.epoch = s.epoch AND s.history_id = p_history_id, GREATEST(0, LEAST(
                l.deadline_us - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), l.ttl_ms * 1000)) DIV 1000, 0),
            l.token
-    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock;
+    FROM fencelock_lock PARTITION (lasting) AS l JOIN fencelock_source PARTITION (lasting) AS s ON s.id = 1
+        WHERE l.name = p_lock;
 END;
 
 -- name: create_purge
@@ -143,7 +144,7 @@ BEGIN
     DECLARE v_epoch, v_now_us, v_past_us, v_gone BIGINT DEFAULT 0;
     DECLARE v_is_over BOOLEAN DEFAULT FALSE;
     DECLARE free CURSOR FOR
-        SELECT l.name FROM fencelock_lock AS l
+        SELECT l.name FROM fencelock_lock PARTITION (lasting) AS l
         WHERE (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
           AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS q
                           WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
@@ -154,7 +155,8 @@ BEGIN
         CALL fencelock_refuse_session();
     END IF;
     START TRANSACTION;
-    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
+    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us
+    FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     OPEN free;
     going: LOOP
         SET v_is_over = FALSE;
@@ -163,26 +165,27 @@ BEGIN
             LEAVE going;
         END IF;
         SET v_held = NULL;
-        SELECT l.name INTO v_held FROM fencelock_lock AS l
+        SELECT l.name INTO v_held FROM fencelock_lock PARTITION (lasting) AS l
         WHERE l.name = v_name AND (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
         FOR UPDATE SKIP LOCKED;
         -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
         IF v_held IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM fencelock_waiter
             WHERE lock_name = v_name AND epoch = v_epoch AND deadline_us > v_now_us) THEN
-            SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us FROM fencelock_lock WHERE name = v_name;
+            SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us
+            FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
             SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter WHERE lock_name = v_name;
             DELETE FROM fencelock_waiter WHERE lock_name = v_name;
-            DELETE FROM fencelock_lock WHERE name = v_name;
+            DELETE FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
             SET v_gone = v_gone + 1;
         END IF;
     END LOOP;
     CLOSE free;
-    UPDATE fencelock_source
+    UPDATE fencelock_source PARTITION (lasting)
     SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
     WHERE id = 1;
     COMMIT;
-    SELECT v_gone, born_after_us + 1 FROM fencelock_source WHERE id = 1;
+    SELECT v_gone, born_after_us + 1 FROM fencelock_source PARTITION (lasting) WHERE id = 1;
 END;
 
 -- name: create_inspect
@@ -192,12 +195,13 @@ CREATE PROCEDURE fencelock_inspect(IN p_lock VARBINARY(512), IN p_after VARBINAR
 SQL SECURITY DEFINER READS SQL DATA
 BEGIN
     DECLARE v_epoch, v_now_us BIGINT;
-    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
+    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us
+    FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     SELECT l.name, l.token, l.holder,
            IF(l.digest IS NULL OR l.epoch <> v_epoch, 0,
               (GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) + 999) DIV 1000),
            l.ttl_ms, q.holder
-    FROM (SELECT name, token, holder, digest, epoch, deadline_us, ttl_ms FROM fencelock_lock
+    FROM (SELECT name, token, holder, digest, epoch, deadline_us, ttl_ms FROM fencelock_lock PARTITION (lasting)
           WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l
     LEFT JOIN fencelock_waiter AS q ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
     ORDER BY l.name, q.ticket;

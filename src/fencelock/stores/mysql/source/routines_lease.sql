@@ -22,7 +22,8 @@ CREATE PROCEDURE fencelock_sign(
 SQL SECURITY DEFINER READS SQL DATA
 SELECT SIGNATURE(k.inner_pad, k.outer_pad, CONCAT_WS(
     '.', 'fl2', k.key_id, s.source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock)))
-INTO p_signature FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
+INTO p_signature
+    FROM fencelock_source PARTITION (lasting) AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
 
 -- name: create_decide
 -- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
@@ -52,15 +53,16 @@ BEGIN
     CALL fencelock_hold_lock(p_lock);
     -- Read after the row is locked: what a purged row would remember, the source remembers instead.
     SELECT source_id, epoch, history_id, born_after_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
-    INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_now_us FROM fencelock_source WHERE id = 1;
+    INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_now_us
+        FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     SELECT digest, key_id, epoch, token, ttl_ms, deadline_us, waiting
     INTO v_digest, v_lock_key_id, v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_waiting
-    FROM fencelock_lock WHERE name = p_lock;
+    FROM fencelock_lock PARTITION (lasting) WHERE name = p_lock;
     IF v_digest IS NOT NULL AND v_lock_epoch = v_epoch THEN
         IF v_deadline_us > v_now_us + v_ttl_ms * 1000 THEN
             -- The clock was set back: from now on the ttl counts.
             SET v_deadline_us = v_now_us + v_ttl_ms * 1000;
-            UPDATE fencelock_lock SET deadline_us = v_deadline_us WHERE name = p_lock;
+            UPDATE fencelock_lock PARTITION (lasting) SET deadline_us = v_deadline_us WHERE name = p_lock;
         END IF;
         SET v_remaining_us = GREATEST(0, v_deadline_us - v_now_us);
     END IF;
@@ -85,7 +87,7 @@ BEGIN
         END IF;
         IF v_own IS NULL THEN
             SELECT ended_digest, forgotten_us, waiting INTO v_ended_digest, v_forgotten_us, v_waiting
-            FROM fencelock_lock WHERE name = p_lock;
+            FROM fencelock_lock PARTITION (lasting) WHERE name = p_lock;
             -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
             IF p_mode = 'poll' OR p_digest <=> v_ended_digest OR p_born_us <= GREATEST(v_forgotten_us, v_born_after_us) THEN
                 SET v_outcome = 'ended', v_now_us = GREATEST(v_now_us, v_forgotten_us + 1, v_born_after_us + 1);
@@ -96,7 +98,8 @@ BEGIN
                     SET v_outcome = IF(p_mode = 'try', 'busy', 'full');
                     LEAVE decision;
                 END IF;
-                UPDATE fencelock_lock SET waiting = waiting + 1, last_ticket = LAST_INSERT_ID(last_ticket + 1)
+                UPDATE fencelock_lock PARTITION (lasting)
+                    SET waiting = waiting + 1, last_ticket = LAST_INSERT_ID(last_ticket + 1)
                 WHERE name = p_lock;
                 SET v_own = LAST_INSERT_ID(), v_own_ttl_ms = p_ttl_ms, v_headed_us = 0,
                     v_own_deadline_us = v_now_us + p_ttl_ms * 1000;
@@ -129,18 +132,19 @@ BEGIN
             LEAVE decision;
         END IF;
         -- The lock is free, and it is this claim's turn. A deadlock's error makes the client repeat the request.
-        UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1 AND history_id = v_history_id;
+        UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1)
+            WHERE id = 1 AND history_id = v_history_id;
         IF ROW_COUNT() <> 1 THEN
             SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the epoch was raised at this moment';
         END IF;
         SET v_outcome = 'granted', v_token = LAST_INSERT_ID(), v_time_ms = COALESCE(v_own_ttl_ms, p_ttl_ms);
         IF v_digest IS NOT NULL THEN
-            UPDATE fencelock_lock
+            UPDATE fencelock_lock PARTITION (lasting)
             SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
             WHERE name = p_lock;
         END IF;
         CALL fencelock_newest_key(v_key_id);
-        UPDATE fencelock_lock SET
+        UPDATE fencelock_lock PARTITION (lasting) SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
             ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + v_time_ms * 1000
@@ -171,8 +175,9 @@ BEGIN
     CALL fencelock_hold_lock(p_lock);
     -- Once more: a cancelled acquire of this claim may have been granted between the two.
     SELECT l.epoch = s.epoch INTO v_was_held
-    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.digest = p_digest;
-    UPDATE fencelock_lock SET
+    FROM fencelock_lock PARTITION (lasting) AS l JOIN fencelock_source PARTITION (lasting) AS s ON s.id = 1
+        WHERE l.name = p_lock AND l.digest = p_digest;
+    UPDATE fencelock_lock PARTITION (lasting) SET
         digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = p_digest,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
@@ -181,7 +186,8 @@ BEGIN
         SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE digest = p_digest AND lock_name = p_lock;
         IF v_ticket IS NOT NULL THEN
             CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));
-        ELSEIF NOT EXISTS (SELECT 1 FROM fencelock_lock WHERE name = p_lock AND ended_digest = p_digest) THEN
+        ELSEIF NOT EXISTS (SELECT 1
+            FROM fencelock_lock PARTITION (lasting) WHERE name = p_lock AND ended_digest = p_digest) THEN
             CALL fencelock_remember_ended(p_lock, p_digest, GREATEST(v_now_us, p_asked_us));
         END IF;
     END IF;
@@ -216,7 +222,7 @@ acquiring: BEGIN
     IF p_mode <> 'poll' AND CHAR_LENGTH(p_holder) = LENGTH(p_holder) AND LENGTH(p_holder) BETWEEN 1 AND 512
        AND INSTR(p_holder, CHAR(0)) = 0 THEN
         START TRANSACTION;
-        UPDATE fencelock_lock SET
+        UPDATE fencelock_lock PARTITION (lasting) SET
             digest = p_digest, key_id = NULL, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
             born_us = p_born_us,
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
@@ -224,7 +230,7 @@ acquiring: BEGIN
           AND NOT p_digest <=> ended_digest AND forgotten_us < p_born_us;
         IF ROW_COUNT() = 1 THEN
             -- The same statement tells whether the source signs: reading the keys at each grant would cost a tenth of it.
-            UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1)
+            UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1)
             WHERE id = 1 AND history_id = p_history_id AND epoch = p_epoch AND born_after_us < p_born_us
               AND (@fencelock_signs := has_key) IS NOT NULL;
             IF ROW_COUNT() = 1 THEN
@@ -234,7 +240,8 @@ acquiring: BEGIN
                     WHERE not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) AND retired_s IS NULL
                     ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
-                UPDATE fencelock_lock SET token = LAST_INSERT_ID(), key_id = v_key_id WHERE name = p_lock;
+                UPDATE fencelock_lock PARTITION (lasting) SET token = LAST_INSERT_ID(), key_id = v_key_id
+                    WHERE name = p_lock;
                 COMMIT;
                 IF v_key_id IS NULL THEN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -242,7 +249,8 @@ acquiring: BEGIN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), k.key_id, CONVERT(SIGNATURE(
                         k.inner_pad, k.outer_pad, CONCAT_WS('.', 'fl2', k.key_id, s.source_id, p_history_id, 'x',
                         LAST_INSERT_ID(), p_digest, BASE64URL(p_lock))) USING ascii) AS signature
-                    FROM fencelock_source AS s JOIN fencelock_source_key AS k ON k.key_id = v_key_id WHERE s.id = 1;
+                    FROM fencelock_source PARTITION (lasting) AS s JOIN fencelock_source_key AS k ON k.key_id = v_key_id
+                        WHERE s.id = 1;
                 END IF;
                 LEAVE acquiring;
             END IF;
@@ -271,8 +279,8 @@ releasing: BEGIN
     IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
     END IF;
-    SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
-    UPDATE fencelock_lock SET
+    SELECT epoch INTO v_epoch FROM fencelock_source PARTITION (lasting) WHERE id = 1;
+    UPDATE fencelock_lock PARTITION (lasting) SET
         digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_digest = v_digest,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
@@ -305,10 +313,10 @@ BEGIN
         CALL fencelock_refuse_mask();
     END IF;
     START TRANSACTION;
-    SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source WHERE id = 1;
+    SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
         name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
-    STRAIGHT_JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(REVEAL(asked.claim, MASK_PAD(asked.claim, @fencelock_mask))))
+    STRAIGHT_JOIN fencelock_lock PARTITION (lasting) AS l ON l.name = UNHEX(asked.name) AND l.digest = ONE_WAY(ONE_WAY(REVEAL(asked.claim, MASK_PAD(asked.claim, @fencelock_mask))))
     SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -323,6 +331,6 @@ BEGIN
         FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
             name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS one
     ) AS asked
-    LEFT JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name);
+    LEFT JOIN fencelock_lock PARTITION (lasting) AS l ON l.name = UNHEX(asked.name);
     COMMIT;
 END;

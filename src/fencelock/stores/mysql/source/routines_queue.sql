@@ -39,13 +39,13 @@ CREATE PROCEDURE fencelock_hold_lock(IN p_lock VARBINARY(512)) SQL SECURITY DEFI
 BEGIN
     DECLARE v_waiting BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_waiting = NULL;
-    SELECT waiting INTO v_waiting FROM fencelock_lock WHERE name = p_lock FOR UPDATE;
+    SELECT waiting INTO v_waiting FROM fencelock_lock PARTITION (lasting) WHERE name = p_lock FOR UPDATE;
     IF v_waiting IS NULL THEN
         IF p_lock IS NULL OR p_lock = '' OR NOT CAST(CONVERT(p_lock USING utf8mb4) AS BINARY) <=> p_lock
            OR HEX(p_lock) REGEXP '^(..)*(00|ED[AB])' THEN
             CALL fencelock_refuse_name();
         END IF;
-        INSERT INTO fencelock_lock (name) VALUES (p_lock) ON DUPLICATE KEY UPDATE waiting = waiting;
+        INSERT INTO fencelock_lock PARTITION (lasting) (name) VALUES (p_lock) ON DUPLICATE KEY UPDATE waiting = waiting;
     END IF;
 END;
 
@@ -55,7 +55,7 @@ CREATE PROCEDURE fencelock_remember_ended(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_ended_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    UPDATE fencelock_lock
+    UPDATE fencelock_lock PARTITION (lasting)
     SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = p_ended_us, ended_digest = p_digest
     WHERE name = p_lock;
 END;
@@ -69,7 +69,7 @@ BEGIN
     DECLARE v_born_us BIGINT;
     SELECT digest, born_us INTO v_digest, v_born_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
     DELETE FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
-    UPDATE fencelock_lock SET waiting = waiting - 1 WHERE name = p_lock;
+    UPDATE fencelock_lock PARTITION (lasting) SET waiting = waiting - 1 WHERE name = p_lock;
     CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
 END;
 

@@ -1,5 +1,8 @@
 -- The tables of the source. Times are microseconds of the server's clock, and names of locks are the bytes of their
 -- UTF-8.
+--
+-- A session's own temporary table hides the table of its name from routines. It cannot have partitions, so tables that
+-- decide a grant have one, and each statement names it: it fails if the table is hidden.
 
 -- name: create_source
 -- One row: the source's identity, its one counter, whether it ever had a key, and a secret from which sessions' masks are
@@ -15,7 +18,8 @@ CREATE TABLE IF NOT EXISTS fencelock_source (
     mask_secret   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     born_after_us BIGINT       NOT NULL,  -- refuse claims drawn until then: purged rows remembered them
     began_because TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_lock
 -- One row for each lock that was ever taken; without a claim, or with one of another epoch, it is free. The row remembers
@@ -40,7 +44,8 @@ CREATE TABLE IF NOT EXISTS fencelock_lock (
     waiting      BIGINT         NOT NULL DEFAULT 0,
     last_ticket  BIGINT         NOT NULL DEFAULT 0,
     CONSTRAINT fencelock_a_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_waiter
 -- One row for each waiting claim; the order of tickets is the order of the queue (H7).
