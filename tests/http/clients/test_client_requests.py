@@ -157,6 +157,17 @@ def test_what_follows_a_write_and_fails_is_not_definite(caller: Caller, service:
     assert not caught.value.definite
 
 
+def test_a_lease_that_ends_before_a_write_is_redirected_is_not_definite(
+    caller: Caller, service: ScriptedService, lease: fencelock.Lease
+) -> None:
+    service.on_received = lease.release_soon
+    service.answers.append(Answer(303, {"location": "/reports/1"}))
+    with pytest.raises(fencelock.LeaseReleasedError) as caught:
+        caller.call("POST", "/reports", follow=True)
+    assert not caught.value.definite
+    assert len(service.received) == 1
+
+
 def test_a_client_of_several_services_sends_the_token_to_each(opens: Opens, lease: fencelock.Lease) -> None:
     with ScriptedService() as one, ScriptedService() as two:
         caller = opens(lease, one.url, origins=[one.url, two.url])

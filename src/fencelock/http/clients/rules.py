@@ -163,9 +163,10 @@ class OutgoingRequest:
 
     def begin(self) -> None:
         """Count the request; raise the lease's error if it is over, ConfigError or GuardError if it may not be sent."""
-        self._check_may_send()
-        self._is_over = False
-        self._rules.credential.enter_guarded(self._block)
+        with self._before_sending():
+            self._check_may_send()
+            self._is_over = False
+            self._rules.credential.enter_guarded(self._block)
 
     def others(self) -> Iterator[Future[None]]:
         """Return the requests to wait for, one after the other."""
@@ -186,12 +187,10 @@ class OutgoingRequest:
         """Raise if the token may not go to this origin, or comes there too late to be a seal (G2)."""
         rules = self._rules
         if self.origin not in rules.origins:
-            raise self._after_write(
-                ConfigError(
-                    f"{self._request} is not sent: the token is for {', '.join(sorted(rules.origins))} only. If a "
-                    f"redirect or an authentication named this URL, send that request by another client; if the "
-                    f"service there is meant too, name it in origins=[…]"
-                )
+            raise ConfigError(
+                f"{self._request} is not sent: the token is for {', '.join(sorted(rules.origins))} only. If a "
+                f"redirect or an authentication named this URL, send that request by another client; if the "
+                f"service there is meant too, name it in origins=[…]"
             )
         if self._is_proxied and not rules.allows_proxy(self.origin):
             raise ConfigError(
@@ -200,11 +199,21 @@ class OutgoingRequest:
             )
         late = late_seal(rules.credential.tenure, self.origin, f"POST {self.origin}{SEAL_PATH}")
         if late is not None and not rules.is_independent:
-            raise self._after_write(late)
+            raise late
+
+    @contextmanager
+    def _before_sending(self) -> Iterator[None]:
+        """A block that may find that the request is not to be sent: after a redirected write that is not definite."""
+        try:
+            yield
+        except FencelockError as error:
+            self._after_write(error)
+            raise
 
     def fields(self) -> dict[str, str]:
         """Return the fields to add to what is sent, and to nothing that is kept; the lease's error if it is over."""
-        self._rules.credential.check_valid()
+        with self._before_sending():
+            self._rules.credential.check_valid()
         told = self._rules.memory.ids(self.origin)
         token = {TOKEN_FIELD: encode_string(str(self._rules.credential.sequencer))}
         return token | {SEALED_FIELD: encode_sealed(told)} if told else token
@@ -282,6 +291,8 @@ class OutgoingRequest:
 
     def kept_waiting(self) -> FencelockError:
         """Return the error of a request that waited too long for the first one of its tenure."""
+        if self._follows_write:
+            return self.unknown("was not sent after a redirect, since another one has no answer")
         return SourceUnavailableError(
             f"{self._request} was not sent: the first request to {self.origin} has no answer after "
             f"{FIRST_ANSWER_LIMIT_S:g} s. Seal the service before it is used by several threads or tasks, by POST "
