@@ -106,6 +106,21 @@ def test_a_stale_token_of_its_own_is_sent_again_and_a_producers_is_not(source: f
     assert len(task.sent) == 1
 
 
+def test_a_group_is_sent_again_if_each_of_its_errors_is(source: fencelock.Source) -> None:
+    def raising_group(*, by: int) -> Callable[[fencelock.Lease], object]:
+        def handler(lease: fencelock.Lease) -> object:
+            raise ExceptionGroup("of a task group", [stale(lease, by=by), LOST])
+
+        return handler
+
+    task = FakeTask()
+    with pytest.raises(Retry):
+        task_that(source, raising_group(by=0))(task, 7)
+    with pytest.raises(ExceptionGroup):
+        task_that(source, raising_group(by=-1))(task, 7)
+    assert len(task.sent) == 1
+
+
 @pytest.mark.parametrize("error", [ValueError("mine"), fencelock.WrongLockError("wrong")], ids=repr)
 def test_what_would_fail_again_fails(source: fencelock.Source, error: Exception) -> None:
     task = FakeTask()

@@ -86,8 +86,10 @@ def _check(task: object) -> None:
         )
 
 
-def _may_begin_again(error: Exception, token: int | None) -> bool:
-    """Return whether another delivery may succeed; `token` None: this one never had a lease."""
+def _may_begin_again(error: BaseException, token: int | None) -> bool:
+    """Return whether another delivery may succeed; `token` None: this one never had a lease. A group's, if each may."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_may_begin_again(each, token) for each in error.exceptions)
     if isinstance(error, StaleTokenError):
         # Another token than this lease's is a producer's, and stays stale.
         return error.token == token
