@@ -46,10 +46,10 @@ def client(
 
     `client` is an httpx.Client, an httpx.AsyncClient, the same of httpx2, a requests.Session or an
     aiohttp.ClientSession. It stays as it is; the new one shares its connections, cookies and settings, and closing
-    either closes both. `origins` are the services that get the token, as `https://reports.example`; without any it is
-    the client's base URL. A request or a redirect to any other one raises ConfigError. `independent=True`: what is
-    written to these services depends on nothing that is read elsewhere. `allow_plain_http=True` sends the token
-    without TLS beyond this machine.
+    either closes the connections of both. `origins` are the services that get the token, as `https://reports.example`;
+    without any it is the client's base URL. A request or a redirect to any other one raises ConfigError.
+    `independent=True`: what is written to these services depends on nothing that is read elsewhere.
+    `allow_plain_http=True` sends the token without TLS beyond this machine.
 
     The methods of the new client raise, besides the library's own errors: the lease's error if it is over, before
     anything is sent; the errors of a guard, as a guard in this process would; UnfencedWriteError if an answer has no
