@@ -27,8 +27,8 @@ rules](../reference/history.md)).
 
 **In {campaigns} with {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of
 the network and {server_faults:,} faults of servers: {violations}.**{too_little} The counts say how much happened; they
-are no measure of speed. A campaign in which too little happened to prove anything runs again if there is time; the
-table shows its last run, or the first that found a violation.
+are no measure of speed. A campaign may run more than once, because too little happened to prove anything or because
+there is time; the table shows its last run, or the first that found a violation.
 """
 _RUNS = """
 ## Runs
@@ -41,26 +41,26 @@ _GROUPS = {
 ## Stores as they are
 
 Locks and guarded data are in one place, but for the HTTP service, files, Redis and S3, whose locks are in a SQLite
-file here. Processes are frozen and killed, their networks and clocks disturbed.
+file here. Processes are frozen and killed, and their clocks disturbed, and their network where there is one.
 
 """,
     OWN: """
 ## With attacks on the servers
 
-The same by `fencelock verify --own`, which starts the servers itself. They are killed, frozen and restarted. A backup
-of those that can hold locks is restored while processes run on, and in a cluster of three the leader is isolated from
-the others. The emulator of DynamoDB keeps nothing over a kill, so it is frozen and restarted only.
+The same with faults of the servers, as `fencelock verify --own` draws them. Servers are killed, frozen and restarted.
+A backup of PostgreSQL, MariaDB, etcd and ZooKeeper is restored while processes run on, and in a cluster of three the
+leader is isolated from the others. The emulator of DynamoDB keeps nothing over a kill, so it is frozen and restarted only.
 
 """,
     FAULTS: """
 ## One fault after the other
 
 After each fault of a server every lock must go on before the next one comes. `takeovers`: the leader is killed, frozen
-for long and for a moment, all are killed, the leader is isolated; clocks of processes go a tenth too fast or too slow,
-and the guarded table is in a SQLite file. `elsewhere`: the quorum is lost, and the table is in PostgreSQL. `race`: each
-process releases the lock before it writes, so that only the guard keeps them apart. `anywhere`: 32 processes are frozen
-and killed at any instruction. `weather`: threads share connections that are cut, held up and lose requests and replies.
-`s3-locks`: as in the first table, with the locks in the bucket too.
+for long and for a moment, all are killed, the leader is isolated; clocks of some processes go a tenth too fast or too
+slow, and the guarded table is in a SQLite file. `elsewhere`: the quorum is lost, and the table is in PostgreSQL.
+`race`: nine of ten holders, as drawn, release the lock before they read and write, so that only the guard keeps them
+apart. `anywhere`: 32 processes are frozen and killed at any instruction. `weather`: threads share connections that are
+cut, held up and lose requests and replies. `s3-locks`: as in the first table, with the locks in the bucket too.
 
 """,
 }
