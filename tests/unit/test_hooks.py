@@ -139,6 +139,37 @@ def test_a_release_that_the_source_did_not_hear_is_told_with_the_reason(url: str
         assert "no such table: fencelock_lock" in released.reason
 
 
+@pytest.mark.parametrize("way", ["release_soon", "dropped"])
+def test_a_release_in_the_background_is_told(url: str, way: str) -> None:
+    heard: list[Event] = []
+    with fencelock.connect(url, hooks=recording(heard)) as source:
+        lease = source.lock("lock").acquire()
+        assert lease is not None
+        token = lease.token
+        if way == "release_soon":
+            lease.release_soon()
+        del lease
+        (told,) = wait_until(lambda: [event for event in heard if event.name == "released"])
+        assert (told.lock, told.token, told.reason) == ("lock", token, None)
+        assert told.duration is not None
+
+
+def test_a_release_in_the_background_that_the_source_did_not_hear_is_told_once(url: str, tmp_path: Path) -> None:
+    heard: list[Event] = []
+    with fencelock.connect(url, hooks=recording(heard)) as source:
+        lease = source.lock("lock", ttl=2.0).acquire()
+        assert lease is not None
+        rows(tmp_path / "locks.db", "alter table fencelock_lock rename to hidden")
+        lease.release_soon()
+        (told,) = wait_until(lambda: [event for event in heard if event.name == "released"])
+        assert told.reason is not None
+        assert "no such table: fencelock_lock" in told.reason
+        rows(tmp_path / "locks.db", "alter table hidden rename to fencelock_lock")
+        with source.lock("lock").acquire() as later:  # The keeper has repeated the release, or the ttl has passed.
+            assert later.token > told.token
+    assert [event.token for event in heard if event.name == "released"] == [told.token, later.token]
+
+
 # --- secrets ---
 class Drawn:
     """The claims that were drawn, as the tester saw them pass."""

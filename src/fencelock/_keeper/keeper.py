@@ -32,7 +32,7 @@ from fencelock._keeper.schedule import Schedule, first_beat_ms
 from fencelock._threads import BackgroundThread
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError
-from fencelock.hooks import logger
+from fencelock.hooks import is_observed, logger
 from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import Release
 
@@ -98,9 +98,9 @@ class Keeper:
         self._inbox.put(Abandon(driver, lock, claim, self._now_ms() + ttl_ms))
 
     def release(self, record: LeaseRecord) -> None:
-        """Release a lease in the background, and announce it if it was lost before. Safe in signal handlers."""
+        """Release a lease in the background, and announce that, or that it was lost before. Safe in signal handlers."""
         give_up_ms = self._now_ms() + record.ttl_ms
-        self._inbox.put(Abandon(record.driver, record.lock, record.claim, give_up_ms, record))
+        self._inbox.put(Abandon(record.driver, record.lock, record.claim, give_up_ms, record, record.listeners))
 
     def announce_loss(self, record: LeaseRecord) -> None:
         """Announce, once, that a lease is lost, or that its deadline has passed. Safe in signal handlers."""
@@ -268,7 +268,7 @@ class Keeper:
             unreachable.add(message.driver)
             if now_ms < message.give_up_ms:  # Later its ttl has ended it.
                 # A release that is repeated, and finds no lease to end, proves no loss.
-                self._abandoned[claim] = message._replace(record=None) if is_asked else message
+                self._abandoned[claim] = message._replace(record=None, listeners=None) if is_asked else message
                 if is_asked:
                     failed.append(claim)
         for claim in failed:
@@ -288,8 +288,14 @@ class Keeper:
                 self._note_loss(message.record)
         except Exception as error:
             self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
+            self._announce_release(message.record, str(error))
             return False
+        self._announce_release(message.record, None if is_held else _ENDED_BEFORE)
         return True
+
+    def _announce_release(self, record: LeaseRecord | None, reason: str | None) -> None:
+        if record is not None and record.state == RELEASED and is_observed(record.listeners.hooks, "released"):
+            self._callback_thread.submit(partial(record.listeners.emit, record, "released", reason=reason))
 
     def _note_loss(self, record: LeaseRecord) -> None:
         # After the deadline the lease may have expired since its holder released it: that is no loss.

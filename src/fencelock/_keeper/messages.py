@@ -16,7 +16,8 @@ class Wake(NamedTuple):
 class Abandon(NamedTuple):
     """A claim that the source may have and that will not be used.
 
-    `record` is its lease, if the source's answer still tells whether that was lost before it was released.
+    `record` is its lease, if the source's answer still tells whether that was lost before it was released. It keeps the
+    listeners alive: the program may have dropped the lease by the time that they are called.
     """
 
     driver: SyncDriver
@@ -24,13 +25,11 @@ class Abandon(NamedTuple):
     claim: str
     give_up_ms: int
     record: LeaseRecord | None = None
+    listeners: Listeners | None = None
 
 
 class Over(NamedTuple):
-    """Another thread saw that a lease is lost or has expired, before the keeper did.
-
-    It keeps the listeners alive: the program may have dropped the lease by the time that they are called.
-    """
+    """Another thread saw that a lease is lost or has expired, before the keeper did. Keeps the listeners alive too."""
 
     record: LeaseRecord
     listeners: Listeners
