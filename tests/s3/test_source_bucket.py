@@ -67,6 +67,9 @@ def test_a_bucket_that_is_not_installed_is_reported(bucket: FakeBucket) -> None:
 
 EVERYWHERE: dict[str, Any] = {"Status": "Enabled", "Filter": {"Prefix": ""}}
 ELSEWHERE = EVERYWHERE | {"Filter": {"Prefix": "other/"}}
+BESIDE = EVERYWHERE | {"Filter": {"Prefix": "prefix/reports/"}}
+OWN = EVERYWHERE | {"Filter": {"Prefix": "prefix/.fencelock/"}}
+MARKERS = {"Expiration": {"ExpiredObjectDeleteMarker": True}}
 EXPIRY, OLD = {"Expiration": {"Days": 7}}, {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}}
 
 
@@ -74,13 +77,17 @@ EXPIRY, OLD = {"Expiration": {"Days": 7}}, {"NoncurrentVersionExpiration": {"Non
     ("settings", "found"),
     [
         ({"lifecycle": {"Rules": [EVERYWHERE | EXPIRY]}}, ["objects-expire"]),
+        ({"lifecycle": {"Rules": [OWN | EXPIRY]}}, ["objects-expire"]),
         ({"lifecycle": {"Rules": [ELSEWHERE | EXPIRY]}}, []),
+        ({"lifecycle": {"Rules": [BESIDE | EXPIRY]}}, []),
+        ({"lifecycle": {"Rules": [EVERYWHERE | MARKERS]}}, []),
         ({"replication": {"ReplicationConfiguration": {"Rules": [EVERYWHERE]}}}, ["objects-replicated"]),
         ({"replication": {"ReplicationConfiguration": {"Rules": [ELSEWHERE]}}}, []),
         ({"replication": {"ReplicationConfiguration": {"Rules": [EVERYWHERE | {"Status": "Disabled"}]}}}, []),
         ({"versioning": {"Status": "Enabled"}}, ["versions-kept"]),
         ({"versioning": {"Status": "Suspended"}}, []),
         ({"versioning": {"Status": "Enabled"}, "lifecycle": {"Rules": [EVERYWHERE | OLD]}}, []),
+        ({"versioning": {"Status": "Enabled"}, "lifecycle": {"Rules": [OWN | OLD]}}, []),
         ({"versioning": {"Status": "Enabled"}, "lifecycle": {"Rules": [ELSEWHERE | OLD]}}, ["versions-kept"]),
     ],
 )

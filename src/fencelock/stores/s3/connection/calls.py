@@ -130,7 +130,7 @@ def write_blindly(bucket: str, name: str) -> Calls[bool]:
 def has_expiry(bucket: str, prefix: str) -> Calls[bool]:
     """Return whether a lifecycle rule of the bucket deletes objects behind the prefix; False if nobody may know."""
     rules = yield from _lifecycle_rules(bucket)
-    return any("Expiration" in rule and _touches(rule, prefix) for rule in rules)
+    return any(_deletes_by_age(rule) and _touches(rule, prefix) for rule in rules)
 
 
 def keeps_versions(bucket: str, prefix: str) -> Calls[bool]:
@@ -154,6 +154,11 @@ def _lifecycle_rules(bucket: str) -> Calls[list[dict[str, Any]]]:
     reply = yield Call("get_bucket_lifecycle_configuration", {"Bucket": bucket}, _NOT_KNOWN)
     rules = () if isinstance(reply, Refusal) else reply.get("Rules", ())
     return [rule for rule in rules if rule.get("Status") == "Enabled"]
+
+
+def _deletes_by_age(rule: dict[str, Any]) -> bool:
+    """Return whether a rule is about current objects: `ExpiredObjectDeleteMarker` is about what others left."""
+    return bool({"Days", "Date"} & rule.get("Expiration", {}).keys())
 
 
 def _touches(rule: dict[str, Any], prefix: str) -> bool:

@@ -12,6 +12,7 @@ from fencelock.errors import ConfigError, FencelockError
 from fencelock.model import Finding
 from fencelock.stores.aws.documents import AwsDocumentSource
 from fencelock.stores.aws.url import parse_s3_url
+from fencelock.stores.encoding import RESERVED
 from fencelock.stores.errors import refused_finding
 from fencelock.stores.s3.connection.calls import has_expiry, is_replicated, keeps_versions
 from fencelock.stores.s3.connection.client import S3Client
@@ -47,12 +48,13 @@ class S3Source(AwsDocumentSource):
     def examine_location(self) -> list[Finding]:
         """Report a server that breaks its conditions, and rules of the bucket that touch the locks."""
         bucket, folder = self.info.target, self.info.folder
+        own = f"{folder}{RESERVED}/"
         found: list[Finding] = []
         checks = (has_expiry, _expires), (is_replicated, _is_replicated), (keeps_versions, _keeps_versions)
         try:
             self.create_location()
             found += examine_races(self.url, self.client.run, bucket, folder)
-            found += [finding(self.url) for is_so, finding in checks if self.client.run(is_so(bucket, folder))]
+            found += [finding(self.url) for is_so, finding in checks if self.client.run(is_so(bucket, own))]
         except FencelockError as error:
             found.append(refused_finding("source-refused", error))
         return found
