@@ -1,5 +1,6 @@
 """What a guarded block at S3 may do, and what becomes of its objects, at a bucket in memory."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,13 @@ def test_the_policy_has_the_names_of_the_bucket_and_of_the_roles() -> None:
     assert "arn:aws:s3:::my-bucket/reports/daily/*" in printed
     assert '"arn:aws:iam::*:role/writer", "arn:aws:iam::1:user/me"' in printed
     assert "s3:if-none-match" in printed
+
+
+def test_the_policy_keeps_versions_of_values_too() -> None:
+    printed = guard_store("s3://my-bucket/reports").policy("daily", LOCK, "writer")
+    (command,) = [line for line in printed.splitlines() if not line.startswith("#")]
+    denials = {one["Sid"]: one for one in json.loads(shlex.split(command)[-1])["Statement"]}
+    assert set(denials["FencelockWriters"]["Action"]) == {"s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"}
 
 
 def test_the_policy_tells_operators_of_each_statement_that_refuses_them() -> None:

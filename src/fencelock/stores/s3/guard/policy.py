@@ -46,7 +46,7 @@ def _statements(info: AwsConnectionInfo, layout: S3Layout, resource: str, roles:
     return [
         _denial("FencelockConditions", ["s3:PutObject"], everywhere, _BLINDLY),
         _denial("FencelockKeepManifests", ["s3:DeleteObject", "s3:DeleteObjectVersion"], manifests),
-        _denial("FencelockWriters", ["s3:PutObject", "s3:DeleteObject"], here, theirs),
+        _denial("FencelockWriters", ["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"], here, theirs),
     ]
 
 
