@@ -166,7 +166,7 @@ def test_a_global_table_is_refused(corner: Corner, sign: dict[str, Any], which: 
 
 
 def test_an_accelerator_is_refused(corner: Corner) -> None:
-    """DAX answers reads from a cache, which may be older than the seal."""
+    """DAX needs a client of its own, and answers eventually consistent reads from a cache."""
     url = "dynamodb://eu-central-1/marks?endpoint=daxs://my-cluster.l6fzcv.dax-clusters.eu-central-1.amazonaws.com"
     with pytest.raises(ConfigError, match="DAX"):
         fencelock.guard(url, resource=RESOURCE, lock=LOCK)

@@ -107,8 +107,7 @@ def _endpoint(service: str, text: str | None) -> str | None:
         return None
     if ".dax-clusters." in text or text.startswith(("dax:", "daxs:")):
         raise ConfigError(
-            "a DAX cluster answers reads from its cache, so a read after a seal may be older than the seal: name the "
-            "table itself, without an endpoint"
+            "a DAX cluster needs a client of its own, and is a cache: name the table itself, without an endpoint"
         )
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
