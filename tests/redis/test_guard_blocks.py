@@ -65,6 +65,14 @@ def test_answers_have_the_types_of_resp3(scene: Scene) -> None:
         assert txn.read("ZUNION", 2, scene.key("scores"), scene.key("set")) == [b"x", b"m"]
 
 
+def test_a_command_may_have_an_underscore_in_its_name(scene: Scene) -> None:
+    scene.direct("SET", scene.key("bits"), b"\x07")
+    with scene.block() as txn:
+        assert txn.read("BITFIELD_RO", scene.key("bits"), "GET", "u8", 0) == [7]
+        with pytest.raises(GuardError, match="may wait, or touches more than the keys that it names"):
+            txn.read("EVAL_RO", "return 1", 1, scene.key("bits"))
+
+
 def test_numbers_beyond_the_doubles_stay_what_they_are(scene: Scene) -> None:
     """Lua's numbers are doubles, and no value becomes one."""
     scene.write(("SET", scene.key("n"), 2**63 - 2), ("INCR", scene.key("n")))

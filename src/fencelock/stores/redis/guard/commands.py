@@ -49,7 +49,7 @@ class CommandShape(NamedTuple):
 
 def encode_command(command: str, arguments: Sequence[Any]) -> Words:
     """Return a command as bytes; ConfigError if a word cannot be one."""
-    if type(command) is not str or not command.isalnum():
+    if type(command) is not str or not command.replace("_", "").isalnum():
         raise ConfigError("write a command of Redis as its name and its arguments: txn.execute('SET', key, value)")
     if len(arguments) >= MAX_WORDS:
         raise ConfigError(f"a command of a guarded block has {MAX_WORDS} words at most: write several")
