@@ -59,8 +59,7 @@ def _unflushed_finding(url: str) -> Finding:
     return Finding(
         "unflushed",
         f"{url}: the server does not flush what it acknowledges, or does not tell: a crash may lose a seal together "
-        f"with the data, and then admits the lease that it had refused, until the live holder's next block raises "
-        f"SealLostError",
+        f"with the data, and then admits the lease that it had refused, until a later holder seals",
         f"{SET_FLUSHING}, and remove unflushed=accept from the URL",
     )
 
