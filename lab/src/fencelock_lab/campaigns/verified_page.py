@@ -49,7 +49,7 @@ file here. Processes are frozen and killed, and their clocks disturbed, and thei
 
 The same with faults of the servers, as `fencelock verify --own` draws them. Servers are killed, frozen and restarted.
 A backup of PostgreSQL, MariaDB, etcd and ZooKeeper is restored while processes run on, and in a cluster of three the
-leader is isolated from the others. The emulator of DynamoDB keeps nothing over a kill, so it is frozen and restarted only.
+leader is isolated from the others. The emulator of DynamoDB keeps nothing over a kill: it is frozen and restarted only.
 
 """,
     FAULTS: """
