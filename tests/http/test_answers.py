@@ -311,6 +311,20 @@ def test_an_application_that_answers_refusals_may_be_wrapped_once_more(report: R
         assert service.call("PUT", "/raise", HandmadeLease(5)).kind == "stale-token"
 
 
+def test_flasks_answer_to_a_stale_write_after_the_view_is_its_own_500(report: Report) -> None:
+    flask = flask_app(report)
+    init_flask(flask)
+
+    @flask.after_request
+    def write(answer: Any) -> Any:
+        report.guard.seal(sequencer())
+        return answer
+
+    assert over_wsgi(flask).call("PUT", "/report/7", HandmadeLease(6)).status == 200
+    reply = over_wsgi(flask).call("GET", "/status", HandmadeLease(5))
+    assert (reply.status, reply.kind) == (500, None)
+
+
 def test_litestars_middleware_without_its_error_handler_answers_no_request(report: Report) -> None:
     service = over_asgi(litestar_app(report, middleware=[FencingMiddleware]))
     reply = service.call("PUT", "/report/7", HandmadeLease(5))
