@@ -209,8 +209,8 @@ class Released(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """`remaining_ms` is the time left of the proof's lease, 0 if it does not hold the lock; `last_token` the last token
-    issued for the lock, None if the source does not know it.
+    """`remaining_ms` is the time that the proof's lease certainly has left: 1 if it holds the lock and no more is known,
+    0 if it does not hold it, or perhaps not. `last_token`: the last token issued for the lock; None if it is not known.
     """
 
     remaining_ms: int
