@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelock import errors
+from fencelock import errors, protocol
 from fencelock.cli.commands import execute
 from fencelock.stores import registry
 from tests.support.helpers import ROOT
@@ -77,6 +77,11 @@ def drawn_below(kind: type, indent: str = "") -> Iterator[str]:
         others = ", ".join(base.__name__ for base in one.__bases__ if base is not kind)
         yield f"{indent}{'└─' if is_last else '├─'} {one.__name__}{others and f'({others})'}"
         yield from drawn_below(one, indent + ("   " if is_last else "│  "))
+
+
+@pytest.mark.parametrize("name", protocol.__all__)
+def test_the_protocol_page_names_what_a_store_author_imports(name: str) -> None:
+    assert names((REFERENCE / "protocol.md").read_text(), name)
 
 
 def test_the_errors_are_drawn_as_the_tree_that_they_are() -> None:
