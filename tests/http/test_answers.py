@@ -15,7 +15,7 @@ from fencelock.http.asgi import MAX_HELD_BYTES
 from fencelock.http.service import FencedRequest, answering
 from tests.http.frameworks import Report, bare_asgi, bare_wsgi, flask_app, litestar_app, starlette_app
 from tests.http.wire import UNANSWERED, fields_of, over_asgi, over_wsgi, scope_of
-from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, raised_for, url_of, value_in
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, make_file, plain, raised_for, url_of, value_in
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": []}
 FAILED = {"type": "http.response.start", "status": 500, "headers": []}
@@ -458,6 +458,38 @@ def test_a_refusal_after_an_earlier_block_is_not_definite_about_the_request(repo
     assert not second.definite
     assert value_in(report.path) == 7
     first = service.call("PUT", "/one", HandmadeLease(5)).problem
+    assert isinstance(first, StaleTokenError)
+    assert first.definite
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_refusal_of_the_handlers_own_transaction_after_a_block_is_not_definite(
+    report: Report, tmp_path: Path, is_async: bool
+) -> None:
+    """The check is refused before a block of it begins, and the one before it is committed."""
+    path = make_file(tmp_path / "own.db")
+    guard = fencelock.guard(url_of(path), resource=RESOURCE, lock=LOCK, independent=True)
+    async_guard = fencelock.aio.guard(url_of(path), resource=RESOURCE, lock=LOCK, independent=True)
+    guard.seal(HandmadeLease(6))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        if scope["path"] == "/two":
+            with report.guard.transaction(sequencer()) as connection:
+                connection.execute(f"UPDATE {RESOURCE} SET value = 7 WHERE id = 1")
+        with plain(path) as connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            if is_async:
+                _ = await async_guard.check(sequencer(), connection=connection)
+            else:
+                guard.check(sequencer(), connection=connection)
+
+    service = over_asgi(FencingMiddleware(app))
+    second, first = (service.call("PUT", blocks, HandmadeLease(5)).problem for blocks in ("/two", "/one"))
+    assert value_in(report.path) == 7
+    assert isinstance(second, StaleTokenError)
+    assert not second.definite
     assert isinstance(first, StaleTokenError)
     assert first.definite
 

@@ -150,8 +150,16 @@ class AsyncAdmission(UncopyableBlock):
             credential.check_valid()
             await self._executor.prove()
             connection = self._executor.caller_connection(self._native)
-            with core.emitting_refusals(credential):
-                sealed = await run_async(core.check_flow(credential, self._once, may_raise=self._may_raise), connection)
-            core.emit_sealed(credential, sealed)
+            flow = core.check_flow(credential, self._once, may_raise=self._may_raise)
+            try:
+                # As for the sync guard.
+                credential.enter_guarded(self._block)
+                with core.emitting_refusals(credential):
+                    sealed = await run_async(flow, connection)
+                core.emit_sealed(credential, sealed)
+                credential.leave_guarded(self._block)
+            except BaseException:
+                credential.leave_guarded(self._block)
+                raise
             self._connection = connection
         return self._connection

@@ -85,7 +85,14 @@ class Admission(UncopyableBlock):
         self._connection = core.caller_connection(native)
         self._presented: tuple[str, ...] = ()
         self._block = object()
-        core.check(credential, self._connection, once, may_raise=may_raise)
+        try:
+            # Counted while it is checked too: the refusal of a request's second block says nothing about its first one.
+            credential.enter_guarded(self._block)
+            core.check(credential, self._connection, once, may_raise=may_raise)
+            credential.leave_guarded(self._block)
+        except BaseException:
+            credential.leave_guarded(self._block)
+            raise
 
     def __enter__(self) -> None:
         credential = self._credential
