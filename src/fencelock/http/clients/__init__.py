@@ -46,8 +46,9 @@ def client(
 
     `client` is an httpx.Client, an httpx.AsyncClient, the same of httpx2, a requests.Session or an
     aiohttp.ClientSession. It stays as it is; the new one takes over its settings and shares its connections and
-    cookies, and closing either closes the connections of both. `origins` are the services that get the token, as `https://reports.example`;
-    without any it is the client's base URL. A request or a redirect to any other one raises ConfigError.
+    cookies, and closing either closes the connections of both. `origins` are the services that get the token, as
+    `https://reports.example`; without any it is the client's base URL. A request or a redirect to any other one raises
+    ConfigError.
     `independent=True`: what is written to these services depends on nothing that is read elsewhere.
     `allow_plain_http=True` sends the token without TLS beyond this machine.
 
