@@ -209,8 +209,9 @@ class Released(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """`remaining_ms` is the time that the proof's lease certainly has left: 1 if it holds the lock and no more is known,
-    0 if it does not hold it, or perhaps not. `last_token`: the last token issued for the lock; None if it is not known.
+    """`remaining_ms` is the time that the proof's lease certainly has left: 1 if it holds the lock and no more is
+    known, 0 if it does not hold it, or perhaps not. `last_token`: the last token issued for the lock; None if it is not
+    known.
     """
 
     remaining_ms: int
