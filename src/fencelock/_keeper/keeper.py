@@ -78,6 +78,7 @@ class Keeper:
         Call it before each acquire: a lease that nobody renews, or whose loss cannot be told, must not be granted. The
         exception is an exit handler that runs after `stop`: what it acquires lasts for its ttl.
         """
+        # Python 3.12 starts no thread at the interpreter's end, so the acquire of an exit handler would fail here.
         if self._has_stopped:
             return
         self._callback_thread.start()
@@ -119,6 +120,8 @@ class Keeper:
             try:
                 if self._receive():
                     return
+                # Before the renewals: a lease that is over is told at once, not after the request to a source that may
+                # be slow.
                 self._expire()
                 silent = self._renew()
                 self._expire()
@@ -147,6 +150,7 @@ class Keeper:
                 self._release_everything()
                 self._take_last_abandons()
                 return True
+        # The thread is awake until it plans its next sleep, so `add` need not wake it.
         self._wake_ms = 0
         self._take_arrivals()
         return False
@@ -188,6 +192,8 @@ class Keeper:
         """End a lease that is over, announce that once, and abandon its claim in case the source still has it."""
         self._schedule.remove(record)
         record.leave_held(state, reason)
+        # By the record's state, not by this call's success: `announce_loss` sends records that left held in other
+        # threads.
         if record.state not in {EXPIRED, LOST} or record.is_announced:
             return
         record.is_announced = True
@@ -326,6 +332,8 @@ class Keeper:
         self._take_arrivals()
         for record in list(self._schedule):
             if record.leave_held(RELEASED, "the interpreter ended"):
+                # Tried once, as 0 is long ago: the exit does not wait for a source that is silent, and the ttl ends the
+                # lease.
                 self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
         self._abandon_all()
 

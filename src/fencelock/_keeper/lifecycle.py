@@ -32,10 +32,12 @@ def keeper() -> Keeper:
 
 def _after_fork_in_child() -> None:
     PROCESS.after_fork_in_child()
+    # The parent's keeper has no thread here, but it believes that it has: its leases would never be renewed.
     _KEEPERS.keeper = Keeper()
 
 
 def _at_exit() -> None:
+    # First, so that threads in a queue abandon their claims to the keeper while its thread still runs.
     SHUTDOWN.begin()
     _KEEPERS.keeper.stop(EXIT_TIMEOUT_S)
 

@@ -174,6 +174,7 @@ class LeaseRecord:
         with PROCESS.mutex:
             if self._state != HELD or self._generation != PROCESS.generation:
                 return False
+            # The reason first: `problem` reads it after the state, and takes no mutex.
             self.reason = reason
             self._state = state
             for wake in self.wakers:
