@@ -57,6 +57,7 @@ class AsyncPool:
         try:
             reply = await connection.perform(request)
         except BaseException:
+            # The reply may still arrive: the next request on this connection would take it for its own.
             connection.close()
             raise
         if self._is_closed:

@@ -30,12 +30,14 @@ class Pool:
     def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request, on a connection that serves nothing else meanwhile."""
         try:
+            # Not tested first: another thread may take the last idle connection between a test and the pop.
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
         try:
             reply = connection.perform(request)
         except BaseException:
+            # The reply may still arrive: the next request on this connection would take it for its own.
             connection.close()
             raise
         if len(self._idle) < self._max_idle and not self._is_closed:

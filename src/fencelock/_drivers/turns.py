@@ -53,6 +53,8 @@ class Turn:
                 self.is_late = self._line.moved_s > started_s
                 break
             if now_s >= stalled_s:
+                # After STALL_S the first one's request counts as hung: those behind it go ahead, so that a lost reply
+                # holds up none of them for longer.
                 self._line.turns.popleft()
                 self._call_first()
             else:
