@@ -24,6 +24,7 @@ class Verdict(Enum):
 
 def admit(mark: Mark, sequencer: Sequencer, *, was_sealed: bool) -> Verdict:
     """Return what to do with the mark, or raise. `was_sealed`: this tenure has sealed this resource before (G9)."""
+    # First, because tokens of two sources cannot be compared: a lower number would prove nothing.
     _check_binding(mark, sequencer)
     if sequencer.token < mark.token:
         raise _stale(mark, sequencer, "a newer holder has sealed the resource")

@@ -133,10 +133,12 @@ def _seal_durably(doubts: list[str], scope: Scope, sequencer: Sequencer, tenure:
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> GuardFlow[Sealed]:
     yield Begin()
     raised, refused = [], []
+    # A mark that is to be written again is locked alone, even if it is this lease's already.
     for mark in (yield from read_marks(scope, tenure, shared_by=None if rewritten else sequencer.digest)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
+        # A commit in doubt may have made the mark visible without flushing it: this commit has to flush it (G4).
         elif verdict is Verdict.RAISE or mark.resource in rewritten:
             raised.append(mark.resource)
     if raised:
@@ -188,6 +190,7 @@ def open_transaction(
     have set.
     """
     sealed = None
+    # A lease on another lock is sent there too: `seal` raises the error that explains it.
     if sequencer.lock != scope.lock or not tenure.has_sealed(*scope.keys):
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources

@@ -82,4 +82,5 @@ def break_lock(lock: str, claim: str, holder: str, reason: str) -> SourceFlow[Br
 def raise_epoch(reason: str) -> SourceFlow[SourceInfo | None]:
     """Begin a new history above every token of the present one; None if another process did so at the same time."""
     before = yield from ask_source(ReadSource())
+    # Not repeated: a second try would find the history that the first one began, and report another process's raise.
     return (yield from ask(RaiseEpoch(before.history_id, reason)))
