@@ -204,6 +204,7 @@ class Terms(Uncopyable):
             if lease is not None and not loop.is_stopped():
                 loop.begin_term(lease)
                 return Term(loop, lease)
+            # The lock was granted at the moment of the stop: no term begins after it (K3).
             if lease is not None:
                 lease.release()
         raise StopIteration

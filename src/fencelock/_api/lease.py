@@ -168,6 +168,7 @@ class BaseLease(Uncopyable):
         """Have the keeper abandon a claim that the source may still have; return whether the lease was still ours."""
         record = self._record
         keeper().forget(record)
+        # An exception may have come before the lease left held.
         record.leave_held(RELEASED, "it was released")
         if record.state == EXPIRED:  # Perhaps interrupted before the loss was announced.
             keeper().announce_loss(record)
@@ -297,6 +298,8 @@ class Lease(BaseLease):
             if not self._begin_release():
                 return False
             if record.open_transactions:
+                # The lease has left held by now, so that no further guarded transaction begins while it waits for
+                # those.
                 record.wait_for_guarded()
             loss = self._driver.run(renewal.end_lease(record.lock, record.claim))
         except FencelockError as error:

@@ -116,6 +116,7 @@ class Holding(Generic[AnyLease]):
     def again(self) -> AnyLease | None:
         """Return the lease for one more frame; None if there is none yet. Raises the loss if it was lost."""
         lease = self.lease
+        # A forked child's lease is its parent's: the child acquires one of its own (H6).
         if lease is None or lease.is_inherited:
             return None
         lease.check_valid()
