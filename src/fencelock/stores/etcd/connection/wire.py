@@ -84,6 +84,8 @@ _BY_CREATE = 2
 
 def prefix_end(prefix: bytes) -> bytes:
     """Return the end of the range of all keys that begin with `prefix`."""
+    # The byte 0xff has no successor, so the byte before it is raised. Without any such byte the range has no end, which
+    # etcd writes as a zero byte.
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
 

@@ -158,6 +158,7 @@ class EtcdWriteBuffer(WriteBuffer):
         where = _bytes(key, "key")
         found = answer.responses[0].response_range.kvs
         revision = found[0].mod_revision if found else 0
+        # The first read counts: a later one may show what another client wrote since, and would hide that change.
         self._conditions.setdefault(
             where, unmodified(where, revision, f"key {_shown(where)}, which the block had read,")
         )
@@ -173,6 +174,7 @@ class EtcdWriteBuffer(WriteBuffer):
         start = _bytes(prefix, "prefix")
         revision = answer.header.revision
         end = prefix_end(start)
+        # etcd compares each key of a range, so this also fails for a key that was created since.
         compare = wire.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
         name = f"a key that begins with {_shown(start)}, which the block had read,"
         read = read_metadata(start, end, revision + 1)

@@ -72,6 +72,7 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
     record, revision = yield from state.read_record(allow_regressed=True)
     if record.history_id != request.history_id:
         return None
+    # A source that went back counts up to `highest` once more: the new history begins above both.
     floor = start_of_new_history(record.token(max(revision, state.highest)))
     epoch, history_id = record.epoch + 1, _draw_id()
     audit = encode_json(action="epoch", who=default_holder(), reason=request.reason, epoch=epoch, floor=str(floor))
@@ -84,6 +85,7 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
     if not answer.succeeded:
         return None
     yield from state.read_record()
+    # After the record is written: an acquire compares the record, so no entry of the old history comes after this.
     yield from _delete_older_entries(state, answer.header.revision)
     return SourceInfo(record.source_id, epoch, history_id, floor, floor)
 

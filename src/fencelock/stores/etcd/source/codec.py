@@ -87,6 +87,7 @@ def _enqueue(
         session.is_lost = True
         return None
     except SourceError as error:
+        # An error that is not definite leaves the request in doubt: it may create the entry after the claim has ended.
         entry.answered += error.definite
         raise
     entry.answered += 1
@@ -125,12 +126,14 @@ def _decode_refusal(state: ClusterState, entry: EtcdQueueEntry, record: EtcdReco
     if refusal:
         state.end(entry, RELEASED)
         return ask.ClaimEnded()
+    # An earlier request created the entry, and its reply was lost: the token is the revision of that request.
     if own and own[0].value == entry.value:
         entry.revision = own[0].create_revision
         return None
     if not known or known[0].mod_revision != record.revision:
         state.record = None
         return None
+    # A request in doubt may still create the entry, so it stays known: its release then refuses the claim by name.
     if not entry.is_in_doubt:
         state.discard(entry)
     return ask.Busy()
@@ -231,6 +234,7 @@ def _decode_position(
     if last_break and entry.revision < last_break[0].mod_revision:
         return (yield from _end_claim(state, entry, decode_break_reason(last_break[0])))
     assert entry.session is not None
+    # Checked after the answers: the keepalive that was sent along may have lost the session.
     if entry.session.is_lost:
         return (yield from _end_claim(state, entry, LOST_SESSION))
     if not entry.is_granted:

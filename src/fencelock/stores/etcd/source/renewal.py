@@ -56,6 +56,7 @@ def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQ
     if not session.is_lost:
         answer = yield from state.keepalive_with(session, _existence_txn(state, first))
         if answer is None:
+            # Only the transaction failed: whether the keys of the first batch exist has to be asked again.
             more = [first, *more]
         else:
             reasons |= yield from _decode_existence(state, leases, first, answer)
@@ -88,9 +89,11 @@ def _decode_existence(
         if not key.count:
             reasons.setdefault(entry.digest, DELETED)
         elif entry.is_watched:
+            # Watched, but not confirmed by etcd: perhaps the thread that serves the watches could not be started (H10).
             state.watcher.start()
         else:
             entry.is_watched = True
+            # From the next revision on: this answer has shown all deletions before it.
             state.watch(entry, entry.key, answer.header.revision + 1, entry.mark_unwatched)
     return reasons
 

@@ -45,6 +45,7 @@ class EtcdSession:
     __slots__ = ("_taken_numbers", "confirmed_ms", "is_lost", "keepalive_sent_ms", "lease", "ttl_ms")
 
     def __init__(self, ttl_ms: int) -> None:
+        # Never 0, by which etcd would draw the id: if the reply were lost, nobody could revoke the lease.
         self.lease = secrets.randbits(62) + 1
         self.ttl_ms = ttl_ms
         self.confirmed_ms: int | None = None

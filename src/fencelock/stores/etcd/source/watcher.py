@@ -122,6 +122,8 @@ class Watcher:
         """Open the stream again, at the member that single calls use now."""
         call = self._call
         if call is not None:
+            # In a helper thread: a signal handler that raises inside gRPC would leave a lock of the channel taken for
+            # ever.
             in_helper_thread(call.cancel)
 
     def close(self) -> None:
@@ -168,6 +170,8 @@ class Watcher:
             call, self._call = self._call, None
             if call is not None:
                 call.cancel()
+            # Ends the iterator that gRPC reads in a thread of its own, which would otherwise wait for the next request
+            # for ever.
             requests.put(None)
             GATE.leave(under_way)
 
@@ -209,6 +213,7 @@ class Watcher:
         with self._mutex:
             if self._watches:
                 return False
+            # Under the mutex: a watch that is added now either keeps this thread, or starts the next one.
             self._background.end()
             return True
 
