@@ -223,6 +223,7 @@ def connect(client: ZooKeeperClient, request_timeout_s: float) -> None:
     SourceUnavailableError if that takes too long or its thread cannot be started, ConfigError if the servers would keep
     its session for another time than the requested one; after either the client is closed.
     """
+    # Before it starts: a child that is forked while it connects has to drop its sockets.
     FORKS.add(client)
     try:
         with mapping_start_failures():

@@ -148,6 +148,7 @@ class KazooConnection(ConnectionHandler):
         writing.sendall(b"\0" * requests)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        # Before it is sent: the leader counts the session's timeout from some later moment.
         sent_ms = boottime_ms()
         reply = super()._invoke(min(timeout, self.client.attempt_s), request, xid)
         if isinstance(request, Connect):
@@ -155,6 +156,7 @@ class KazooConnection(ConnectionHandler):
         return reply
 
     def _connect(self, *where: Any) -> tuple[float, float]:
+        # What was read ahead on the former connection answers nothing on this one.
         self._received, self._outgoing = b"", None
         _, connect_timeout = super()._connect(*where)
         # kazoo pings after half of this, and leaves the server if the next ping finds the last one unanswered.
@@ -178,6 +180,7 @@ class KazooConnection(ConnectionHandler):
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """Send everything that was handed over in one piece."""
         self._outgoing = bytearray()
+        # Only peeked: kazoo takes one byte off the pipe for each request that it sends.
         for _ in self._read_sock.recv(MAX_HELD, socket.MSG_PEEK):
             super()._send_request(read_timeout, connect_timeout)
         outgoing, self._outgoing = self._outgoing, None
@@ -195,5 +198,6 @@ class KazooConnection(ConnectionHandler):
             super()._write(msg[sent:], timeout)
 
     def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        # Before it is sent, so that the time left is never counted from a later moment than the server's.
         self.client.touch(boottime_ms())
         super()._submit(request, timeout, xid)

@@ -105,6 +105,7 @@ class ZooKeeperTransaction(WriteBuffer):
     def _remember(self, path: str, stat: ZnodeStat | None) -> None:
         self._check_session()
         if stat is not None:
+            # The first read counts: a later one may show what another client wrote since, and would hide that change.
             self._read.setdefault(
                 path, ZooKeeperCondition(path, stat.version, f"node {path!r}, which the block had read,")
             )

@@ -179,6 +179,7 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
     def _writing(self, name: str, stored: StoredValue, value: bytes | None, acl: Any) -> Iterator[Any]:
         """Yield the operations that write or delete a mark, and leave it with its own digest node only."""
         path = self._layout.mark(name)
+        # The children first: ZooKeeper deletes no node that has any.
         for old in self._digest_nodes[name]:
             yield Delete(old, ANY_VERSION)
         if value is None:

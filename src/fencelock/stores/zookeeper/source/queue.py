@@ -289,6 +289,7 @@ class ZooKeeperQueue:
         if not entry.is_granted:
             session.extend(entry, start)
             entry.is_granted = True
+        # Counted from when the request was sent, not from now: the flow adds it to the time at which it asked (H1).
         remaining_ms = max(0, min(session.lives_until_ms, entry.deadline_ms) - start.sent_ms)
         return ask.Granted(record.token(entry.zxid), remaining_ms, record.source_id, record.history_id)
 

@@ -53,6 +53,7 @@ def _beat(
     client, start, before = session.client, session.request_start(), identity.seen
     unwatched = [lease for lease in leases if lease.watched_connection != start.connection]
     with client:
+        # The watches before the `sync`: a removal that the leader knows of by then is told before the reply to it.
         requests = [session.watch(lease) for lease in unwatched]
         requests += [client.sync_async(session.layout.source), session.request_record()]
     *stats, synced, found = session.answers(requests, request_timeout_s + LOOK_S * len(unwatched))

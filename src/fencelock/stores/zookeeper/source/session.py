@@ -75,6 +75,7 @@ class ZooKeeperSession:
         self._connection = 0
         """Counts the changes of the connection's state: a watch is told only over the connection that set it."""
         self.client = ZooKeeperClient(info, ttl_ms)
+        # Before it connects: `_on_state` counts every connection, the first one included.
         self.client.add_listener(self._on_state)
         connect(self.client, request_timeout_s)
 
