@@ -120,6 +120,7 @@ class Database:
             raise UnsupportedError(f"SQLite {sqlite3.sqlite_version} is too old: fencelock needs 3.37 or newer")
         GATE.check_may_open(self.path)
         self._make_private()
+        # Before it is opened: a file that takes its place in between is then noticed as another one.
         file_id = self._file_id_now()
         native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:

@@ -208,6 +208,7 @@ class SQLiteBlockConnection(Database):
         OutcomeUnknownError if the system did not confirm it; sqlite3.IntegrityError if a deferred constraint of the
         user's tables is violated; GuardError if a statement of the user's is not finished.
         """
+        # The next COMMIT is the guard's own, and the authorizer would refuse that as well.
         self.watch.is_on = False
         give_up = 0.0
         while True:

@@ -256,6 +256,7 @@ class SQLiteIdentity:
         row = read_source(database)
         seen = self.seen.counter if self.seen else 0
         (written,) = database.execute(SQL.read_highest_token).fetchone()
+        # An older state that was restored has a counter below tokens that its rows, or this process, have seen (T7).
         counter = start_of_new_history(max(row.counter, row.reserved, written, seen))
         fields = {
             "history_id": request.history_id,

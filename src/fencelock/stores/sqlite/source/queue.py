@@ -168,6 +168,7 @@ class SQLiteQueue:
         predecessor = self._execute(
             SQL.read_predecessor_deadline, {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
         ).fetchone()
+        # Once the entry before it has expired, this waiter may be the next, and nobody notifies it of that.
         sleep_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
         return ask.Queued(min(sleep_ms, ttl_ms // 3))
 
