@@ -221,6 +221,7 @@ class SourceProtocolBase(ABC):
     def _ask(self, request: Any) -> Exchange[ask.SourceReply]:
         """Make the one call of a request, and check that the answer is not older than what was known before."""
         identity = self._identity
+        # Before the request: other threads may learn of newer states and tokens while this answer is on its way.
         before, highest = identity.seen, identity.highest_token
         operation = self._encode(request, SourceView(before, highest, identity.clock.at, boottime_us))
         rows = yield StoreCall(operation.statement, operation.parameters)
