@@ -49,6 +49,7 @@ def exchange(
     connection.pipeline_sync()
     yield from _flush(connection)
     results = yield from _fetch_results(connection)
+    # Before an error is raised: ROLLBACK goes over this connection next.
     connection.exit_pipeline_mode()
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -85,6 +86,7 @@ def _one_result(connection: pq.abc.PGconn, encoding: str) -> Trip[pq.abc.PGresul
 
 def _flush(connection: pq.abc.PGconn) -> Trip[None]:
     while connection.flush():
+        # The server stops reading once nobody takes its answers, so they are taken in while the rest is sent.
         if (yield waiting.Wait.RW) & waiting.Ready.R:
             connection.consume_input()
 
@@ -95,6 +97,7 @@ def _fetch_results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
     while True:
         result = yield from generators.fetch(connection)
         if result is None:
+            # None lies between the results of two statements; on a lost connection nothing else would ever come.
             if connection.status != pq.ConnStatus.OK:
                 return results
             continue

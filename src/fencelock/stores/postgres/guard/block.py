@@ -70,6 +70,7 @@ class PostgresBlockState(BlockState):
         except psycopg.Error as error:
             if isinstance(error, InvalidSqlStatementName):
                 self.prepared.clear()  # The block's own code has deallocated them.
+            # An error with a SQLSTATE is the server's answer, which ends the round trip.
             self.is_out = error.sqlstate is None
             raise
         self.is_out = False

@@ -106,6 +106,7 @@ class PostgresBlockCodec(PostgresPurgingCodec, PostgresProtectionCodec, Postgres
         parameters = (ordered(request.resources), request.shared_by, hold, limit_ms)
         answers = yield self._flush(Statement(SQL.read_marks, parameters))
         if self._is_brief:
+            # The second statement of a brief transaction, after its BEGIN, reads the schema's number.
             check_guard_schema(answers[1].rows)
         return marks_in(answers[-1].rows)
 
@@ -174,6 +175,8 @@ class PostgresCallerCodec(PostgresMigrationCodec, PostgresGuardCodec):
         self._limit_ms = _limit_ms(request)
         if request.is_to_raise:
             answers = yield (Statement(SQL.isolation),)
+            # At the other levels every statement reads by the first one's snapshot, which may be older than the raised
+            # mark.
             self._is_exclusive = answers[-1].rows[0][0] in ("read committed", "read uncommitted")
         return self._is_exclusive
 

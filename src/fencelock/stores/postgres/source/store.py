@@ -131,12 +131,14 @@ class PostgresSourceProtocol(SourceProtocolBase):
             return (yield from self._greet()).info()
         if not self._is_greeted or (kind in _MINTING and not self._may_grant):
             yield from self._greet()
+            # The flow reserves a block of tokens, and asks again.
             if kind in _MINTING and not self._may_grant:
                 return ask.BlockSpent()
         return (yield from self._ask(request))
 
     def _greet(self) -> Exchange[PostgresDescription]:
         """Check the source; on a connection to the server itself, change the session's settings once."""
+        # Before the request: another connection may learn of a newer state while this answer is on its way.
         before = self._identity.seen
         rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()

@@ -151,6 +151,7 @@ class PostgresListener:
         with self._mutex:
             if self._channels or not has_lingered:
                 return False
+            # Under the mutex: a channel that is added now either keeps this thread, or starts the next one.
             self._background.end()
             return True
 
