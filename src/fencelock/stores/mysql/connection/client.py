@@ -174,6 +174,7 @@ class AsyncMySQLConnection(AsyncNotingConnection):
     async def open_to(self, info: MySQLConnectionInfo, request_timeout_s: float) -> None:
         """Connect, and bound the wait for each later answer."""
         self._needs_tls = info.needs_tls
+        # aiomysql asks for it by itself, and nothing here sends several statements at once.
         self.client_flag &= ~CLIENT.MULTI_STATEMENTS
         try:
             async with asyncio.timeout(MAX_CONNECT_S):

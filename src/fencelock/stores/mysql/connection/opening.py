@@ -84,6 +84,7 @@ async def open_async_connection(
 def _limits(request_timeout_s: float, lock_wait_s: int | None) -> _Limits:
     return {
         "connect_s": min(MAX_CONNECT_S, request_timeout_s),
+        # Less than the client waits, so that no statement goes on waiting in the server after its client has gone.
         "lock_wait_s": lock_wait_s or max(1, int(request_timeout_s) - 1),
     }
 

@@ -70,6 +70,7 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
         # In the middle of a statement, what there is to read is its reply.
         self._is_lost = was_in_block and FORKS.is_ours(native) and not native.is_out and native.is_cut_off()
         native.take_back()
+        # Outside of a block the last answer may have been an error, which does not tell whether a transaction is open.
         if FORKS.is_ours(native) and not native.is_out and (native.is_in_transaction or not was_in_block):
             return True
         FORKS.close(native)
@@ -109,6 +110,7 @@ class MySQLGuardConnection(MySQLBlockMapping, BlockingGuardConnection[MySQLBlock
         if self._needs_rollback() and self._native is not None:
             try:
                 results(self._native, SQL.rollback)
+                # Presenting has made the session's next transactions read-only, and ROLLBACK does not change that back.
                 results(self._native, self._codec.fill(SQL.unbind))
             except BaseException:
                 FORKS.close(self._native)
@@ -165,6 +167,7 @@ class AsyncMySQLGuardConnection(MySQLBlockMapping, AsyncioGuardConnection[AsyncM
         if self._needs_rollback() and self._native is not None:
             try:
                 await results_async(self._native, SQL.rollback)
+                # Presenting has made the session's next transactions read-only, and ROLLBACK does not change that back.
                 await results_async(self._native, self._codec.fill(SQL.unbind))
             except BaseException as error:
                 FORKS.close(self._native)

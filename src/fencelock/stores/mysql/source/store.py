@@ -135,6 +135,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
 
     def _greet(self) -> Exchange[MySQLDescription]:
         """Check the source."""
+        # Before the request: another connection may learn of a newer state while this answer is on its way.
         before = self._identity.seen
         rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()
