@@ -97,6 +97,7 @@ class OptimisticGuardCodec(EffectsCodec):
         yield from ()
 
     def _read_marks(self, request: ask.ReadMarks) -> Operations:
+        # The floors along with the marks: a mark that gets a source relies on the floor that was read with it (G15).
         found: dict[str, StoredValue] = yield from self._read((*request.resources, FLOORS))
         self._changes.seen.update(found)
         return self._marks(found)
@@ -166,6 +167,7 @@ class OptimisticGuardCodec(EffectsCodec):
         changes = self._changes
         self.forget()
         if not changes.relies_on_floors:
+            # Else each purge of other marks would refuse this commit, for which no floor matters.
             changes.seen.pop(FLOORS, None)
         if any(changes.seen[name].value is None for name in changes.writes if name != FLOORS):
             clash: str | None = yield from self._find_conflict()

@@ -78,11 +78,14 @@ class PurgingGuardCodec(OptimisticGuardCodec):
         changes, floor = self._changes, request.floor
         changes.seen = yield from self._read((*(mark.resource for mark in request.marks), FLOORS))
         purgeable = yield from self._purgeable(changes, (mark.resource for mark in request.marks))
+        # Only if it is still the mark that was found: one that was sealed since belongs to a running lease.
         gone = [mark.resource for mark in request.marks if mark in purgeable]
         changes.seen = {name: changes.seen[name] for name in (*gone, FLOORS)}
         if gone:
             changes.writes.update(dict.fromkeys(gone))
             before = self._floor(floor.source_id)
+            # Never lower than an earlier purge has left it: its marks are gone, and only the floor refuses what they
+            # refused.
             self._write_floor(floor._replace(token=max(floor.token, before.token if before else 0)), request.entry)
         return len(gone)
 
