@@ -51,6 +51,7 @@ def install(state: DocumentState) -> Operations[None]:
     if found.documents[0] is None:
         location: str | None = yield ReadLocation()
         source = SourceDocument(draw_claim(), 1, draw_claim()[:HISTORY_ID_LENGTH], 0, "", location)
+        # The counter first: a source without one grants nothing.
         yield CreateCounter(source.counter)
         yield write_source(source, None)  # Refused if another process has just written it.
         found = yield ReadDocuments((SOURCE_KEY,))

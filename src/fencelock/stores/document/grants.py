@@ -74,6 +74,7 @@ def _grant(
 ) -> Operations[ask.SourceReply | None]:
     """Take the lock with a new token, if its document is still the one that was read."""
     before = view.lock.holder
+    # After the reading, before the write: a grant in between has changed the version, an earlier one has drawn before.
     token = yield from draw_token(view)
     granted = view.lock._replace(token=token, holder=entry, ended="", queue=queue)
     is_written = yield from _write_claim(view, granted, entry, born_us)
@@ -139,6 +140,7 @@ def _poll(request: ask.Poll, view: View) -> Operations[ask.SourceReply | None]:
 def _take_turn(view: View, place: Entry, *, keeps_place: bool) -> Operations[ask.SourceReply | None]:
     """Grant the lock to a claim whose turn it is; else keep its place, or only tell it when to poll again."""
     living = view.living
+    # Its own process has not written the place for a whole ttl: others may have passed it already (H8).
     if place not in living:
         view.state.end(place.digest, EXPIRED)
         return ask.ClaimEnded()

@@ -81,6 +81,7 @@ def look(state: DocumentState, name: str) -> Operations[View]:
 def look_at_each(state: DocumentState, names: Sequence[str]) -> Operations[list[View | str]]:
     """Read the source and these locks, fewer than MAX_KEYS."""
     assert len(names) < MAX_KEYS, "too many locks for one reading"
+    # Before the reading: a deadline counts from here, and other threads may learn of a newer state meanwhile.
     since_ms, before = state.now_ms(), state.identity.seen
     found: FoundDocuments = yield ReadDocuments((SOURCE_KEY, *(Key(LOCK, name) for name in names)))
     source = decode_source(found.documents[0], state.url)
@@ -132,6 +133,7 @@ def decide(
     give_up_ms, pauses = state.now_ms() + DECISIONS_MS, growing_pauses(state.random)
     for number in range(MAX_DECISIONS):
         view = yield from look(state, name)
+        # A grant that created the document could come late, after a purge: that there is none would be true once more.
         if creates and view.version is None:
             yield write_lock(name, view.lock, None)
             continue
@@ -150,6 +152,7 @@ def decide(
 def draw_token(view: View) -> Operations[int]:
     """Return a token above every other; SourceError if the source's counter is gone, or has gone back."""
     state, source = view.state, view.source
+    # Before the request: other threads may draw higher tokens while this one is on its way.
     highest_before = state.identity.highest_token
     count: Any = yield Increment(source.counter)
     if count is None:
