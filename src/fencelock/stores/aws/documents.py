@@ -123,6 +123,7 @@ def date_ms(reply: AwsReply) -> int | None:
 def gathered(documents: Iterable[Document | None], dates: Sequence[int | None]) -> FoundDocuments:
     """Return documents that came in several replies: the earliest date counts."""
     known = [date for date in dates if date is not None]
+    # A later date would count for what was read earlier too, and end its lease too soon.
     return FoundDocuments(tuple(documents), min(known) if known and len(known) == len(dates) else None)
 
 
