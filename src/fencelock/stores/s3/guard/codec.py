@@ -94,6 +94,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         for entry in changes.entries:
             members = decode_object(encode_entry(entry)) | {"previous": head}
             head = self.layout.new_entry()
+            # Before the manifest that names it: no manifest ever names an entry that is not there.
             yield from self._upload(self.layout.folder(resource) + head, to_json(members))
         after = base.manifest.next(mark=mark, audit_head=head)
         newer = yield from self._swap(resource, base, after)
@@ -115,6 +116,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         base = work.base
         after = work.applied_to(base.manifest, names)
         folder = self.layout.folder(work.resource)
+        # Before the manifest that names them: what no manifest names counts for nobody, and does no harm.
         yield from all_of([self._upload(folder + name, body) for name, body in uploads.values()])
         if boottime_ms() > work.opened_ms + FRESH_MS:
             base = yield from self.load(work.resource)

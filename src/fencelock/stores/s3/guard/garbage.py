@@ -22,6 +22,7 @@ def collect(codec: S3GuardCodec, url: str, resource: str, older_than_ms: int) ->
     """Delete what never counts, and what was replaced so long ago; return how many objects there were."""
     folder = codec.layout.folder(resource)
     names = yield from list_objects(codec.bucket, folder)
+    # After the list: an operator who lowers the mark in between would let an upload count that is then deleted.
     loaded = yield from codec.load(resource)
     manifest: Manifest = loaded.manifest
     if manifest.mark is None:
