@@ -63,6 +63,7 @@ def item_id(table: str, key: Mapping[str, Any]) -> ItemId:
 def _identity(value: Mapping[str, Any]) -> str:
     ((kind, found),) = value.items()
     if kind == "N":
+        # DynamoDB takes 1 and 1.0 for the same key.
         return f"{kind}{Decimal(found).normalize(_NUMBERS)}"
     return f"{kind}{bytes(found) if kind == 'B' else found!r}"
 

@@ -101,6 +101,8 @@ def _judge(refusal: Refusal, actions: Sequence[ItemAction], attempts: _Attempts)
     reasons: Sequence[dict[str, Any]] = refusal.reply.get("CancellationReasons") or [{"Code": ""}]
     named = list(zip(actions, reasons, strict=False))
     failed = [action for action, reason in named if reason.get("Code") == "ConditionalCheckFailed"]
+    # A mark's value never comes again, so a lost request with this condition fails too. Any other condition may hold
+    # once more when the lost request arrives.
     if failed and (not attempts.doubt or any(action.is_mark for action in failed)):
         raise ConflictError(failed[0].failure())
     refused = [(action, reason) for action, reason in named if reason.get("Code") not in _PASSING_REASONS]
