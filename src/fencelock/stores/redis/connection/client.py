@@ -188,6 +188,7 @@ class RedisSessionBase(ABC):
             except (RedisError, OSError) as error:
                 failures.append(f"{address}: {shorten(str(error)) or type(error).__name__}")
             if address == self.pool.moved_to:
+                # What another server has told of it is old: the servers of the URL know who has the slot now.
                 self.pool.moved_to = None
         raise refusal or SourceUnavailableError(
             f"{self.pool.info.url} cannot be reached ({'; '.join(failures)}): nothing was done"

@@ -85,6 +85,7 @@ class RedisWriteBuffer(WriteBuffer):
         if written.intersection(keys):
             raise unstored_error(", ".join(_shown(key) for key in keys if key in written))
         self._is_watching = True
+        # With a key of the guard's slot: so a cluster refuses a key of another slot here, and not only at the end.
         watch = (WATCH, self._layout.slot, *keys)
         watched, answer = yield RedisRequest((watch, words), is_read=True)
         for one in (watched, answer):
