@@ -61,6 +61,7 @@ class FolderClient:
                 return self._ANSWERS[type(operation)](self, folder, operation)
         finally:
             if folder.locked >= 0:
+                # Not left to the close: if a signal handler raises there, the open descriptor would keep the lock.
                 fcntl.flock(folder.locked, fcntl.LOCK_UN)
             folder.close()
 
@@ -186,6 +187,7 @@ def _prepare(folder: OpenFolder, steps: list[Step], flushed: dict[Parts, int]) -
             folder.check_plain(step.target, found)
     for draft, inode in flushed.items():
         found = folder.status(draft)
+        # Only the file that was flushed may be renamed: the bytes of another one may not be on the disk.
         if found is None or found.st_ino != inode:
             raise ConflictError("a draft of the block was replaced while it was committed")
     if len(steps) > 1:

@@ -25,6 +25,7 @@ LOCK_TIMEOUT_S = 5.0
 """How long an operation waits for another one's end, which takes milliseconds unless its process is frozen."""
 _MIN_WAIT_S, _MAX_WAIT_S = 0.000_2, 0.02
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe that stands in a file's place would wait for its writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _JOURNAL = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -189,6 +190,7 @@ class OpenFolder:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _MAX_WAIT_S)
             else:
+                # Whoever deleted the journal meanwhile has left this lock to a file that nobody else opens any more.
                 if self._is_journal():
                     return True
         return False
