@@ -55,6 +55,7 @@ class Sealing:
         """Seal the service before the first call, unless another task or channel of the lease does."""
         if not self.rules.is_sealed():
             async with self.rules.turn(details.timeout):
+                # Asked again: another task may have sealed the service while this one waited for its turn.
                 if not self.rules.is_sealed():
                     more = {"credentials": details.credentials, "wait_for_ready": details.wait_for_ready}
                     await self.call(OwnSeal(), timeout=details.timeout, **more)

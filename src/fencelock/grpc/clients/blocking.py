@@ -98,6 +98,7 @@ class FencedCalls(
         """Seal the service before the first call, unless another thread or channel of the lease does."""
         if not self._rules.is_sealed():
             with self._rules.turn(details.timeout):
+                # Asked again: another thread may have sealed the service while this one waited for its turn.
                 if not self._rules.is_sealed():
                     more = {"credentials": details.credentials, "wait_for_ready": details.wait_for_ready}
                     self._seal(OwnSeal(), timeout=details.timeout, **more)

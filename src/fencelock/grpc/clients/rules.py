@@ -109,6 +109,7 @@ class CallRules:
         """Remember the seals in an answer's metadata; UnfencedWriteError if no guard has admitted its call."""
         pairs = _pairs(*received)
         marks = _marks(pairs)
+        # A handler that answers a repeated call by itself uses no guard, so its answer has no marks.
         if (REPLAYED_FIELD, REPLAYED) in pairs and not marks:
             return
         with _answered(self._target + method, is_seal=is_seal):
