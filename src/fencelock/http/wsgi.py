@@ -68,6 +68,7 @@ def read_request(environ: WSGIEnvironment) -> FencedRequest:
     known = environ.get(REQUEST_KEY)
     if isinstance(known, FencedRequest):
         return known
+    # Taken out, because frameworks log the environment, or show it on their error pages.
     token = environ.pop(_variable(TOKEN_FIELD), None)
     values = [environ.get(_variable(name)) for name in (SEALED_FIELD, KEY_FIELD)]
     path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"

@@ -277,6 +277,7 @@ class OutgoingRequest:
         except FencelockError as error:
             hint = ". Check its path" if status in _ABSENT else ""
             error.args = (f"{self._request} was answered {status}: {error}{hint}",)
+            # What is wrong with the answer's marks does not undo what an unsafe request has done.
             error.definite = error.definite and self._is_safe and not self._follows_write
             raise
 
