@@ -89,6 +89,7 @@ class Schedule:
         silent = sorted(due.keys() & doubted, key=due.__getitem__)
         batches: dict[SyncDriver, list[LeaseRecord]] = {driver: [] for driver in [*answering, *silent[:1]]}
         for (driver, _), group in self._groups.items():
+            # Groups of these sources that are nearly due come along: one request renews them together (H2).
             if driver in batches and group.next_ms <= now_ms + group.interval_ms // SLACK_FRACTION:
                 batches[driver].extend(group.records.values())
                 group.next_ms = now_ms + group.interval_ms
