@@ -76,6 +76,7 @@ class BoundedPool(Pool):
 
     def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request once a connection is free; SourceUnavailableError after the timeout."""
+        # Read once: a fork replaces them, and a permit of before belongs to none of the child's connections.
         permits = self._permits
         try:
             permit = permits.get(timeout=self._request_timeout_s)

@@ -105,6 +105,7 @@ def wait_for_channels(channels: list[Channel], timeout_ms: int, is_stopped: IsSt
         SHUTDOWN.waiting.discard(thread)
     SHUTDOWN.check()
     for channel in channels:
+        # Before the source is polled: a notification that comes later is about something that the poll may have missed.
         channel.drain()
     return has_ended
 

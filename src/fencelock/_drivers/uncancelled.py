@@ -41,6 +41,7 @@ class UncancelledThreads(Threads):
 async def wait_to_the_end(work: "asyncio.Future[Result]") -> Result:
     """Return the result of the work; a cancelled task waits for its end before it gets its CancelledError."""
     cancelled: asyncio.CancelledError | None = None
+    # In a loop, because a task may be cancelled several times; asyncio.wait() leaves the work itself alone.
     while not work.done():
         try:
             await asyncio.wait([work])
