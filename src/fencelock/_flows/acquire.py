@@ -135,6 +135,7 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         except (SourceUnavailableError, OutcomeUnknownError) as error:
             give_up_ms = yield from _wait_for_source(error, kept_ms + request.ttl_ms, give_up_ms)
             continue
+        # From when the poll was sent: the source counts the place's ttl from some later moment.
         kept_ms = sent_ms if keeps_place else kept_ms
         if not isinstance(reply, Queued):
             return sent_ms, reply

@@ -88,6 +88,7 @@ def finish_once(
         yield WriteEffect(scope.resources[0], done)
         yield Finish(presented)
     except ConflictError as conflict:
+        # First, because of two blocks with one key the slower one meets its conflict for just that reason.
         yield from tell_if_done(scope, done, conflict)
         yield from explain_conflict(scope, sequencer, tenure, conflict)
     except OutcomeUnknownError as unknown:

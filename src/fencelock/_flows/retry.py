@@ -96,8 +96,10 @@ def _ask_until_answered(request: SourceRequest, doubts: list[str]) -> SourceFlow
             doubts.append(str(error))  # Not the error, whose traceback refers to this frame.
             continue
         if not isinstance(reply, BlockSpent):
+            # The lost request may still arrive, and its grant would reach nobody (H5).
             if doubts and isinstance(reply, Busy) and isinstance(request, Acquire):
                 yield from ask_source(Release(request.lock, request.claim))
+            # The lost request may have ended the lease, so that this reply proves no loss (H3).
             return Released(was_held=True) if doubts and isinstance(reply, Released) else reply
         yield from ask_source(ReserveBlock())
         tries_left = MAX_TRIES
