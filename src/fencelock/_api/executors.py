@@ -216,6 +216,7 @@ class AsyncioWork:
             return mapped
         finally:
             connection.close()
+            # After the connection is given back: a hook is the user's code, and no transaction waits for it.
             self._core.emit_guarded(self._credential, self._began_s, reason)
 
 

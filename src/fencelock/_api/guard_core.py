@@ -324,6 +324,7 @@ class GuardedWork:
             return mapped
         finally:
             self.give_back()
+            # After the connection is given back: a hook is the user's code, and no transaction waits for it.
             self._core.emit_guarded(self._credential, self._began_s, reason)
 
     def give_back(self) -> None:
