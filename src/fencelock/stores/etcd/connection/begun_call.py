@@ -120,6 +120,7 @@ class EtcdBegunCall:
     def _give_up(self) -> None:
         self._failure = grpc.StatusCode.CANCELLED, "no thread of gRPC's has served the call"
         self.cancel()
+        # Never closed: `close` would wait for the thread that has not served this call.
         self._channel.keep()
         self._channels.discard(self._channel)
         GATE.leave(self._under_way)

@@ -154,6 +154,7 @@ class EtcdClient:
                 untried -= 1
                 if may_succeed_elsewhere(error):
                     self._switch_member(member)
+                    # Any other request may have been executed: whether to repeat it is the flow's to decide.
                     if was_never_sent(error) and untried:
                         continue
                 raise map_error(error, self.info) from error

@@ -38,6 +38,7 @@ class EtcdColocatedLocks:
         if known is None:
             entries = [(yield from self._search(sequencer, revision))]
         info = next((one.key for one in entries[0] if one.create_revision == revision), None)
+        # An entry that is older than the record's last write belongs to an epoch that is over.
         if info is None or record.history_id != sequencer.history_id or revision <= record.revision:
             raise lease_is_over(sequencer, self._where)
         self._remembered.remember(sequencer, info)

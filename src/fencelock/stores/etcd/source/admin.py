@@ -47,6 +47,7 @@ def install(state: ClusterState) -> Operations:
                 f"Name another prefix in the URL's path"
             )
         value = encode_record(_draw_id(), 1, _draw_id(), 0)
+        # Another process may install it at the same time: the record that is read next counts, whoever wrote it.
         yield from state.execute(wire.txn([wire.is_absent(key)], [wire.put(key, value)]))
     yield from state.read_record()
 
@@ -158,6 +159,7 @@ def _break_txn(state: ClusterState, request: ask.Break, record: EtcdRecord, head
     changes = [
         wire.put(audit, value),
         wire.put(state.layout.last_break(request.lock), value),
+        # Its revision is the lock's last token, which is the break's from now on.
         wire.put(state.layout.lock(request.lock), b""),
     ]
     if head is None:

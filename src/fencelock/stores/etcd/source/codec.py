@@ -97,6 +97,7 @@ def _enqueue(
     if session.is_lost:
         return None
     entry.revision = answer.header.revision
+    # Counted in the transaction that created the entry: no other claim was queued before it.
     is_alone = answer.responses[2].response_range.count == 1
     return _granted(entry, record) if is_alone else _queued(state, entry)
 

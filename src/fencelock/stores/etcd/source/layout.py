@@ -123,6 +123,7 @@ def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
             f"there, and put the record back from a backup"
         )
     floor = int(fields["floor"])
+    # With this offset the record's own revision stands for the floor, so every later entry is above it.
     return EtcdRecord(
         fields["source_id"], fields["epoch"], fields["history_id"], floor - revision if floor else 0, revision
     )

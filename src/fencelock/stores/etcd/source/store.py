@@ -152,6 +152,7 @@ class EtcdSourceConnection(_Connection):
         if isinstance(operation, EtcdCall):
             return client.call(*operation, self._request_timeout_s)
         concurrent = None
+        # The keepalive goes along: without a thread for it, the main request is sent all the same.
         with suppress(SourceError):
             concurrent = client.begin(*operation.concurrent, self._request_timeout_s)
         try:
