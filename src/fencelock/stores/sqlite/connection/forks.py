@@ -139,6 +139,7 @@ class SQLiteForkGate:
             database.disown()
         self._inherited.update(self._open.values())
         for native in self._open:
+            # Closing it here, at the interpreter's exit too, would work on files that the parent is using.
             _leak(native)
         self._open.clear()
         self._orphans.clear()

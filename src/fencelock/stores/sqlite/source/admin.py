@@ -38,6 +38,7 @@ def break_lease(database: Database, queue: SQLiteQueue, request: ask.Break) -> t
     """End the lease on the lock, if there is one; return the reply, and the digest of the claim whose turn it is."""
     look = queue.look(request.lock, request.claim)
     done = database.execute(SQL.read_break, {"digest": request.claim}).fetchone()
+    # An earlier request has broken the lock, and its reply was lost.
     if done is not None:
         return ask.Broken(done[0], look.source_id, look.history_id, done[1]), look.head
     token = queue.next_token(look, request.lock)

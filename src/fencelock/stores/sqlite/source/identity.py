@@ -128,6 +128,7 @@ def ensure_schema(database: Database) -> None:
     is_new = not database.run_alone(SQL.has_schema)
     if not is_new:
         _check_schema_number(database)
+    # Before the tables, since the first page fixes the page size; outside of a transaction, where the mode may change.
     _use_write_ahead_log(database)
     if is_new:
         database.transact_flushed(lambda: _install(database))

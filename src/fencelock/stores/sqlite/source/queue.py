@@ -65,6 +65,7 @@ class SQLiteQueue:
     def acquire(self, request: ask.Acquire) -> ask.SourceReply:
         """Grant the lock to a claim, or queue it if it may wait."""
         look = self.look(request.lock, request.claim)
+        # A repeated request, whose first reply was lost, finds what that one has done: the lease, or the place.
         if look.digest == request.claim:
             return self._granted_before(look)
         if look.is_queued:

@@ -29,6 +29,7 @@ class PipeWakeup:
     def __init__(self, database: Path, digest: str) -> None:
         self._process_id = os.getpid()
         self._path = _path(database, digest)
+        # Before the pipe is made: if a signal handler raises after that, the finalizer still removes the name.
         self._is_open = True
         try:
             self._pipe = _open_listening(database, self._path)
