@@ -90,6 +90,8 @@ class PostgresBlockCodec(PostgresPurgingCodec, PostgresProtectionCodec, Postgres
 
     def _finish(self, request: ask.Finish) -> Trips:
         try:
+            # Confirmed in the trip that commits: a block that ran COMMIT and BEGIN by itself commits nothing after
+            # that.
             answers = yield (*self._end(request.resources), Statement(SQL.commit))
         except InvalidSqlStatementName as error:
             raise GuardError(
