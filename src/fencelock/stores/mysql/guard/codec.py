@@ -112,6 +112,7 @@ class MySQLBlockCodec(MySQLGuardCodec, MySQLPurgingCodec):
             yield self.fill(SQL.commit)
         else:
             yield lambda number: self.fill(SQL.write_and_commit, **self._masked(unwritten, number))
+        # The old mode's triggers go after the commit: where both modes have some, enforcing is in force.
         for statement in protector.afterwards:
             yield SeparateConnection(statement)
 

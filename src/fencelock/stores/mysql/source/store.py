@@ -164,6 +164,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
             try:
                 self._identity.check_token(answer.token, highest)
             except SourceError as error:
+                # For good: the counter would soon be past what was seen here, and the tokens old all the same.
                 self._regressed[answer.seen] = str(error)
                 raise
 
