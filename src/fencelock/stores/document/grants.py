@@ -96,6 +96,7 @@ def _write_claim(view: View, lock: LockDocument, entry: Entry, born_us: int) -> 
     if state.ended.is_over(claim, own.born_us):
         state.own.pop(claim, None)
         return None
+    # Before it is written, so that this process never counts its own lease from when it first reads it.
     state.sightings.send(entry, view.since_ms)
     try:
         is_written = yield from _write(view, lock)
