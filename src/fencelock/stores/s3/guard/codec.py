@@ -118,6 +118,7 @@ class S3GuardCodec(OptimisticGuardCodec):
         folder = self.layout.folder(work.resource)
         # Before the manifest that names them: what no manifest names counts for nobody, and does no harm.
         yield from all_of([self._upload(folder + name, body) for name, body in uploads.values()])
+        # A manifest knows its latest predecessors only: an older base might not show what becomes of a lost reply.
         if boottime_ms() > work.opened_ms + FRESH_MS:
             base = yield from self.load(work.resource)
             after = work.reapplied_to(base.manifest, names)
