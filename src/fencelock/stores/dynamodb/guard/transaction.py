@@ -67,6 +67,7 @@ def transact(actions: Sequence[ItemAction]) -> Calls[None]:
     expects = BUSY | {_CANCELLED, _IN_PROGRESS}
     patience, attempts = Patience(), _Attempts()
     while True:
+        # The same token again after a lost reply: DynamoDB carries out each token once.
         request = {"TransactItems": entries, "ClientRequestToken": attempts.token}
         reason = "DynamoDB was not reached again"
         answer = None
