@@ -87,6 +87,7 @@ class RedisConnection(RedisConnectionBase):
         """Send commands together, and return their answers."""
         self._begin()
         try:
+            # No health check: redis-py would send a PING first, and repeat it by itself.
             self._native.send_packed_command([_packed(commands)], check_health=False)
             return self._answers([self._answer() for _ in commands])
         except BaseException:
