@@ -106,6 +106,7 @@ class FolderClient:
             return
         is_begun = False
         try:
+            # One rename is one step on the disk: its journal serves killed processes, and need not survive a power cut.
             _write_journal(folder, encode_journal(steps), is_flushed=len(steps) > 1)
             for step in steps:
                 _take(folder, step)
