@@ -117,6 +117,7 @@ class _Sender:
         if message["type"] == _START:
             message = {**message, "headers": self._completed(message)}
             self._held.append(message)
+            # Starlette and FastAPI send a 500 and raise the error afterwards, which may be a guard's.
             if message["status"] < SERVER_ERROR:
                 await self.flush()
         elif self._held:

@@ -88,6 +88,7 @@ class FencedRequest:
         if self.carried is None:
             return list(headers)
         is_success = status < _CLIENT_ERROR
+        # A success that begins before the block's COMMIT would tell of a write that may still fail.
         if is_success and self.target[0] not in SAFE_METHODS:
             self.carried.check_no_block_is_open()
         marks = self.carried.begin_answer(is_success=is_success)

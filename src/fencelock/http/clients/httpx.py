@@ -83,6 +83,7 @@ class BaseFencedTransport:
     @contextmanager
     def _sending(self, request: "httpx.Request", outgoing: OutgoingRequest) -> "Iterator[httpx.Request]":
         """A block that sends the request as it is yielded, and in which the library's errors become fencelock's."""
+        # A copy, since the library keeps the original in its responses, errors and hooks: the token must be in none.
         sent: httpx.Request = self._library.Request(
             request.method, request.url, headers=request.headers, stream=request.stream, extensions=request.extensions
         )

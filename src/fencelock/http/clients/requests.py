@@ -121,6 +121,7 @@ class FencedAdapter(BaseAdapter):
     def _sent(
         self, request: requests.PreparedRequest, outgoing: OutgoingRequest, options: dict[str, Any]
     ) -> requests.Response:
+        # A copy, since the library keeps the original in its responses, errors and hooks: the token must be in none.
         sent = request.copy()
         sent.headers.update(outgoing.fields())
         try:

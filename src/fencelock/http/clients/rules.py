@@ -252,6 +252,7 @@ class OutgoingRequest:
             self._remember(status, marks)
         if marks:
             note_admitted(self._rules.credential.tenure, self.origin, is_seal=self._is_seal)
+        # What the library sends to the redirect's target follows a write that is done: its errors are not definite.
         if marks and self.key is not None and status in _REDIRECTS:
             self._rules.redirected.append(self.key)
 
@@ -260,6 +261,7 @@ class OutgoingRequest:
         return status < _REDIRECTION or status in _ABSENCE or is_done
 
     def _check_fenced(self, status: int, fields: Fields, marks: tuple[RemoteMark, ...]) -> None:
+        # A handler that answers a repeated request by itself uses no guard, so its answer has no marks.
         if self.key is not None and fields(REPLAYED_FIELD) == REPLAYED and not marks:
             return
         with self._answered(status):
