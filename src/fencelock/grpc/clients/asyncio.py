@@ -145,6 +145,7 @@ class AsyncFencedCall:
         try:
             self._rules.check_answer(await self.native.initial_metadata(), method=self._method, is_seal=False)
         except BaseException:
+            # Nobody reads the rest of a stream whose beginning is not believed.
             self.native.cancel()
             raise
 

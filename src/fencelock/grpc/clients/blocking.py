@@ -167,6 +167,7 @@ class FencedCall:
         try:
             self._rules.check_answer(self._native.initial_metadata(), method=self._method, is_seal=False)
         except BaseException:
+            # Nobody reads the rest of a stream whose beginning is not believed.
             self._native.cancel()
             raise
         self._is_believed = True
