@@ -120,8 +120,7 @@ class Keeper:
             try:
                 if self._receive():
                     return
-                # Before the renewals: a lease that is over is told at once, not after the request to a source that may
-                # be slow.
+                # Before the renewals: the loss of a lease that is over must not wait for a slow source.
                 self._expire()
                 silent = self._renew()
                 self._expire()
@@ -192,8 +191,7 @@ class Keeper:
         """End a lease that is over, announce that once, and abandon its claim in case the source still has it."""
         self._schedule.remove(record)
         record.leave_held(state, reason)
-        # By the record's state, not by this call's success: `announce_loss` sends records that left held in other
-        # threads.
+        # By the record's state, not by this call's success: `announce_loss` sends records that left held before.
         if record.state not in {EXPIRED, LOST} or record.is_announced:
             return
         record.is_announced = True
@@ -332,8 +330,7 @@ class Keeper:
         self._take_arrivals()
         for record in list(self._schedule):
             if record.leave_held(RELEASED, "the interpreter ended"):
-                # Tried once, as 0 is long ago: the exit does not wait for a source that is silent, and the ttl ends the
-                # lease.
+                # Tried once, as 0 is long ago: the exit waits for no silent source, and the ttl ends the lease.
                 self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
         self._abandon_all()
 
