@@ -193,7 +193,6 @@ async def _wait_for_channels(channels: list[Channel], timeout_ms: int, is_stoppe
     finally:
         for channel in channels:
             loop.remove_reader(channel.fileno())
-            # Before the source is polled: a notification that comes later is about something that the poll may have
-            # missed.
+            # Before the source is polled: a notification that comes later tells what the poll may have missed.
             channel.drain()
     return has_ended

@@ -52,8 +52,7 @@ class Shutdown:
 
     def end_acquire(self) -> None:
         """Note that this thread has no claim any more, or a lease."""
-        # Once the end has begun, only `note_abandoned` counts a thread out: the keeper would end before it has the
-        # claim.
+        # Once the end has begun, only `note_abandoned` may do it: the keeper would end without having the claim.
         if self.acquiring and not self.has_begun:
             self.acquiring.discard(threading.get_ident())
 

@@ -57,8 +57,7 @@ class SyncDriver:
         channels: list[Channel] = []
         try:
             result = run_generator(flow, partial(self._answer, channels, is_stopped))
-            # A grant may arrive after the exit has released the process's leases: nobody would release this one before
-            # its ttl.
+            # A grant that arrives after the exit has released the process's leases would be held for its ttl.
             SHUTDOWN.check_acquired()
             return result
         finally:
