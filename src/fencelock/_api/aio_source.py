@@ -125,6 +125,7 @@ class AsyncSource(BaseSource):
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed, or as soon as
         `is_stopped` says so.
         """
+        # Made before the request: it keeps the claim wherever the task is cancelled (H5).
         attempt = self._attempt(options)
         record = None
         try:

@@ -100,6 +100,7 @@ class TenureMemory:
     def of(self, sequencer: Sequencer) -> Tenure:
         """Return the memory of the sequencer's tenure, which ends with the last reference to it."""
         with self._lock:
+            # Under the lock: two memories of one tenure would let one guard seal what another has read.
             return self._known.setdefault(sequencer, Tenure())
 
     def kept(self, sequencer: Sequencer) -> Tenure:

@@ -48,6 +48,7 @@ class BaseLease(Uncopyable):
 
     def __del__(self) -> None:
         record: LeaseRecord | None = getattr(self, "_record", None)
+        # The program has dropped the lease, or an exception came between its acquire and the assignment (H2, H5).
         if record is not None and record.is_held:
             self.release_soon()
 
@@ -298,8 +299,7 @@ class Lease(BaseLease):
             if not self._begin_release():
                 return False
             if record.open_transactions:
-                # The lease has left held by now, so that no further guarded transaction begins while it waits for
-                # those.
+                # The lease has left held before, so that no further guarded transaction begins meanwhile.
                 record.wait_for_guarded()
             loss = self._driver.run(renewal.end_lease(record.lock, record.claim))
         except FencelockError as error:

@@ -75,6 +75,7 @@ class BaseSource(Uncopyable):
         return check_lock_options(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
 
     def _attempt(self, options: LockOptions) -> Attempt:
+        # Before anything is asked: a lease that nobody renews, or whose loss cannot be told, must not be granted.
         keeper().start()
         return Attempt(options.name, options.holder_now(), options.ttl_ms)
 
@@ -105,6 +106,7 @@ class BaseSource(Uncopyable):
             record.leave_held(RELEASED, "its acquire was interrupted")
         if attempt.claim is not None:
             keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
+            # After the keeper has the claim: at the interpreter's end it waits for each thread that was counted.
             SHUTDOWN.note_abandoned()
 
 
@@ -201,6 +203,7 @@ class Source(BaseSource):
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed, or as soon as
         `is_stopped` says so.
         """
+        # Before the request: it keeps the claim even if a signal handler raises just after the driver returned (H5).
         attempt = self._attempt(options)
         record = None
         try:
