@@ -109,7 +109,7 @@ class EtcdBegunCall:
 
     def cancel(self) -> None:
         """End the call, without waiting for that."""
-        # In a helper thread: a signal handler that raises inside gRPC would leave a lock of the channel taken for ever.
+        # In a helper thread: a signal handler that raises inside gRPC would leave a lock of its channel taken.
         in_helper_thread(self._future.cancel)
 
     def _result(self) -> Any:

@@ -249,6 +249,7 @@ class EtcdWriteBuffer(WriteBuffer):
                 start = key + b"\0"
             yield delete(start, prefix_end(prefix))
         for name in self._resources_with_deletes:
+            # The mark as it is: by its revision a block that has read behind a prefix notices the deletion.
             yield put(self._areas[name].mark, self._areas[name].value)
         for key, value in self._writes.items():
             yield delete(key) if value is None else put(key, value)

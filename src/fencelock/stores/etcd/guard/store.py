@@ -82,8 +82,7 @@ class EtcdGuard:
         anonymous = EtcdClient(self.info._replace(user=None, password=None, tls=tls))
         key = self.layout.marks
         try:
-            # No key has revision -1, so nothing is ever deleted; etcd checks the rights to both branches before it
-            # compares.
+            # No key has revision -1, so nothing is ever deleted; etcd checks the rights before it compares.
             send_txn(anonymous, txn((was_modified(key, -1),), (delete(key),)))
         except SourceError:
             return True

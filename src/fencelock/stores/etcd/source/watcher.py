@@ -122,8 +122,7 @@ class Watcher:
         """Open the stream again, at the member that single calls use now."""
         call = self._call
         if call is not None:
-            # In a helper thread: a signal handler that raises inside gRPC would leave a lock of the channel taken for
-            # ever.
+            # In a helper thread: a signal handler that raises inside gRPC would leave a lock of its channel taken.
             in_helper_thread(call.cancel)
 
     def close(self) -> None:
@@ -170,8 +169,7 @@ class Watcher:
             call, self._call = self._call, None
             if call is not None:
                 call.cancel()
-            # Ends the iterator that gRPC reads in a thread of its own, which would otherwise wait for the next request
-            # for ever.
+            # Ends the iterator of requests, for which a thread of gRPC's would wait for ever.
             requests.put(None)
             GATE.leave(under_way)
 
