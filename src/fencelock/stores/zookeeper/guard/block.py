@@ -184,6 +184,7 @@ class ZooKeeperTransaction(WriteBuffer):
     def request(self) -> Transaction:
         """Return the one request that writes the block; GuardError if servers take none so large by default."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
+        # In this order, because `check_answer` tells what was refused by its position.
         request = Transaction([*conditions, *self._own_writes.values(), *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
             does = f"writes {size_bytes} bytes in {len(self._writes)} operations"

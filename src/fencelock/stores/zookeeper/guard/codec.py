@@ -138,6 +138,7 @@ class ZooKeeperGuardCodec(PurgingGuardCodec):
     def _write(self, changes: PendingChanges) -> Operations:
         is_creating = any(changes.seen[name].value is None for name in changes.writes)
         if is_creating or changes.entries or changes.relies_on_floors:
+            # Outside of the `multi`, which would be refused where one of them exists already.
             yield lambda client: client.make(self._layout.marks, self._layout.audit, self._layout.floors)
         results: list[Any] = yield lambda client: client.commit(
             [*(one for _, one in self._operations(changes, client.acl)), *self._entries(changes, client.acl)]

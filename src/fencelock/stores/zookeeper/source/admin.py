@@ -138,7 +138,7 @@ def _break(context: OperatorContext, record: SourceRecord, request: ask.Break, q
     done = BreakNode(request.holder, request.reason, request.lock, queue.holder, nodes, _now())
     parent = session.layout.lock(request.lock)
     transaction = session.client.transaction()
-    # The token is computed with this record's offset, so a raise of the epoch in between has to refuse the break.
+    # The token has this record's offset, so a raise of the epoch in between has to refuse the break.
     transaction.check(session.layout.source, record.version)
     transaction.create(session.layout.break_of(request.claim), done.value(), acl=list(session.info.acl))
     # From the last to the first, so that no waiter learns of its predecessor's end before its own.

@@ -121,6 +121,7 @@ class ZooKeeperQueue:
             reply = self._create_entry(session, entry, value)
             if reply is not None:
                 return reply
+            # Only once it is missed: to look for it first would cost each acquire a round trip.
             session.ensure_queue(entry.queue_path, self._request_timeout_s)
         raise SourceUnavailableError(f"lock {entry.lock!r}: its queue was removed {MAX_TRIES} times: try again")
 
@@ -132,6 +133,7 @@ class ZooKeeperQueue:
         highest, start = self._identity.highest_token, session.request_start()
         client = session.client
         with client:
+            # In one piece: ZooKeeper executes a connection's requests in order, so that the read contains the new node.
             requests = [*session.request_missing_record(), session.create(entry, value)]
             requests.append(client.get_children_async(entry.queue_path))
         *record, made, children = session.answers(requests, self._request_timeout_s)
