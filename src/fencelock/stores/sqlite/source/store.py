@@ -177,8 +177,10 @@ class SQLiteSourceConnection:
         # In the order of the `?` in the statement.
         row = (digest, holder, ttl_ms, ttl_ms, lock, born_us, digest)
         source = (seen.history_id, seen.counter, boot_id, time_namespace, born_us)
+        # It may refuse what the general path grants, never the reverse.
         if not self.database.change(SQL.grant_if_free, row + source):
             return None
+        # The token comes by `fencelock_emit`, because RETURNING builds a table for each execution.
         return ask.Granted(self._emitted.pop(), ttl_ms, seen.source_id, seen.history_id)
 
     def _poll(self, request: ask.Poll) -> ask.SourceReply:
@@ -213,6 +215,7 @@ class SQLiteSourceConnection:
         else:
             was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
+            # After the commit: a waiter that polled before it would find the lock held, and sleep on.
             wakeup.notify(self._path, head)
         return ask.Released(was_held)
 
