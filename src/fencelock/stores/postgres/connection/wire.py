@@ -39,6 +39,7 @@ def exchange(
     connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str, names: Mapping[str, bytes] = _NO_NAMES
 ) -> Trip[list[PostgresAnswer]]:
     """Send all the statements, the prepared ones by name, and return their answers."""
+    # By hand, because psycopg's own pipeline mode takes 0.2 ms more for each trip.
     connection.enter_pipeline_mode()
     for text, parameters in statements:
         values = [_encode(value, encoding) for value in parameters]

@@ -90,8 +90,7 @@ class PostgresBlockCodec(PostgresPurgingCodec, PostgresProtectionCodec, Postgres
 
     def _finish(self, request: ask.Finish) -> Trips:
         try:
-            # Confirmed in the trip that commits: a block that ran COMMIT and BEGIN by itself commits nothing after
-            # that.
+            # Confirmed in the trip that commits: what a block wrote after its own COMMIT and BEGIN is not committed.
             answers = yield (*self._end(request.resources), Statement(SQL.commit))
         except InvalidSqlStatementName as error:
             raise GuardError(
@@ -177,8 +176,7 @@ class PostgresCallerCodec(PostgresMigrationCodec, PostgresGuardCodec):
         self._limit_ms = _limit_ms(request)
         if request.is_to_raise:
             answers = yield (Statement(SQL.isolation),)
-            # At the other levels every statement reads by the first one's snapshot, which may be older than the raised
-            # mark.
+            # At the other levels all statements read by the first one's snapshot, which may be older than the raise.
             self._is_exclusive = answers[-1].rows[0][0] in ("read committed", "read uncommitted")
         return self._is_exclusive
 

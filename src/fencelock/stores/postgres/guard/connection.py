@@ -61,6 +61,7 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
         native = self._native
         if native is None:
             return False
+        # Read before `take_back`, which forgets that a block had the connection.
         was_in_block, status = native.is_in_block, native.info.transaction_status
         is_in_statement = native.is_in_statement
         is_out = native.is_out or is_in_statement
