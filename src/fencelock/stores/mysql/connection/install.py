@@ -68,6 +68,7 @@ def install(
                 for file in routines:
                     _create_routines(native, file)
             if not is_installed:
+                # Last, since DDL commits by itself: an interrupted run leaves no number, and the next one completes it.
                 _run(native, *finish)
     finally:
         FORKS.close(native)

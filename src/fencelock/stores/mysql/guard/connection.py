@@ -66,6 +66,7 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
         if native is None or not self._is_begun:
             return False
         self._is_begun = False
+        # Read before `take_back`, which forgets that a block had the connection.
         was_in_block = native.is_in_block
         # In the middle of a statement, what there is to read is its reply.
         self._is_lost = was_in_block and FORKS.is_ours(native) and not native.is_out and native.is_cut_off()

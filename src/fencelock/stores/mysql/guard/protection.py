@@ -172,6 +172,7 @@ class Protector:
                 continue
             if (mode, kind) in before.intact:
                 yield self._drop(before, kind, mode)
+            # What another trigger does in a table of another engine stays done when ours refuses: so ours comes first.
             first = (yield self._fill(SQL.first_trigger, database=self._database, table=table, kind=kind))[0]
             yield expand(TRIGGERS[mode]).format(
                 trigger=f"{self._here}.{quoted(_trigger(before, kind, mode))}",

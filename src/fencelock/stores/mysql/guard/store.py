@@ -225,4 +225,5 @@ def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
             results(native, INSTALL.drop_routine.format(routine=name))
             results(native, expand(file[name]))
     if not is_installed:
+        # Last, since DDL commits by itself: an interrupted run leaves no number, and the next one completes it.
         results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER, secret=draw_mask_secret()))
