@@ -84,8 +84,7 @@ class PurgingGuardCodec(OptimisticGuardCodec):
         if gone:
             changes.writes.update(dict.fromkeys(gone))
             before = self._floor(floor.source_id)
-            # Never lower than an earlier purge has left it: its marks are gone, and only the floor refuses what they
-            # refused.
+            # Never lower than before: of marks that an earlier purge has deleted, only the floor is left.
             self._write_floor(floor._replace(token=max(floor.token, before.token if before else 0)), request.entry)
         return len(gone)
 
