@@ -102,8 +102,7 @@ def _decide(state: DocumentState, leases: Sequence[Lease], found: RenewedSoFar) 
             state.end(claim, found.lost[claim])
             continue
         renewed = holder.extended(view.date_ms)
-        # Before it is written: another thread may read the new beat before this write's reply, and would count from
-        # then.
+        # Before it is written: a thread that reads the new beat before this write's reply would count from then.
         state.sightings.send(renewed, view.since_ms)
         writes.append(
             RenewalWrite((name, claim), holder.ttl_ms, write_lock(name, view.lock._replace(holder=renewed), version))
