@@ -138,6 +138,7 @@ def only_reads(error: OutcomeUnknownError) -> SourceUnavailableError:
 
 def _map_refusal(error: exceptions.ClientError, info: AwsConnectionInfo) -> SourceError:
     code, message = code_of(error), message_of(error)
+    # Before the status, which is 503 for some of these: their codes say that nothing was done.
     if code in _BUSY:
         return SourceUnavailableError(f"{info.url} could not do it now ({code}: {message}): try again")
     if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", _FIRST_SERVER_ERROR) >= _FIRST_SERVER_ERROR:
