@@ -49,6 +49,7 @@ class DynamoTables:
     def describe(self, name: str) -> Calls[DynamoTable]:
         """Return what is known of a table; UnsupportedError if a store cannot use it."""
         if name not in self.known or (name == self.own and boottime_ms() >= self._own_until_ms):
+            # From before the request: the table may be replaced while the answer is on its way.
             until_ms = boottime_ms() + SAME_TABLE_MS
             answer = yield from read("describe_table", {"TableName": name}, _MISSING)
             if isinstance(answer, Refusal):

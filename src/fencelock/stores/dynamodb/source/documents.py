@@ -128,6 +128,7 @@ class DynamoDocuments(AwsDocuments):
             "TableName": self._table,
             "Key": _item_key(operation.key),
             "UpdateExpression": f"ADD {_REACHED} :one",
+            # ADD alone would make a lost counter anew, and issue all tokens a second time.
             "ConditionExpression": f"attribute_exists({_REACHED})",
             "ExpressionAttributeValues": {":one": {"N": "1"}},
             "ReturnValues": "UPDATED_NEW",
