@@ -68,6 +68,7 @@ class RedisGuardCodec(PurgingGuardCodec):
             key = self._layout.mark(name)
             commands.append((b"DEL", key) if value is None else (b"SET", key, value))
             if name != FLOORS and (value is None or changes.seen[name].value is None):
+                # The set tells a lost mark from one that never was: only a purge takes a resource out of it.
                 listed = b"SREM" if value is None else b"SADD"
                 commands.append((listed, self._layout.resources, name.encode()))
         commands += [(b"RPUSH", self._layout.audit, encode_entry(entry)) for entry in changes.entries]
