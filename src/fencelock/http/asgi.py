@@ -78,6 +78,7 @@ class FencingMiddleware:
                     await self._app(scope, receive, sender.send)
         except Exception as error:
             answer = request.answer_to(sender.refusal or error)
+            # What was held back is the application's own answer to its error.
             if answer is None or sender.is_sent:
                 await sender.flush()
                 raise

@@ -127,6 +127,7 @@ class FencedAdapter(BaseAdapter):
         try:
             response = self._inner.send(sent, stream=True, **options)
         except RequestException as error:
+            # An adapter that others made may have sent the request before, and lost the answer.
             is_definite = type(self._inner).send is HTTPAdapter.send and _was_not_sent(error)
             raise outgoing.not_sent(error) if is_definite else outgoing.unanswered(error) from error
         finally:

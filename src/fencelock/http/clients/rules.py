@@ -186,6 +186,7 @@ class OutgoingRequest:
     def _check_may_send(self) -> None:
         """Raise if the token may not go to this origin, or comes there too late to be a seal (G2)."""
         rules = self._rules
+        # An error, not a request without the token: whoever a redirect names would answer that unfenced.
         if self.origin not in rules.origins:
             raise ConfigError(
                 f"{self._request} is not sent: the token is for {', '.join(sorted(rules.origins))} only. If a "
