@@ -196,6 +196,7 @@ class AsyncioWork:
 
     async def end(self, error: BaseException | None) -> GuardError | None:
         """Commit, or roll back after an exception; return the GuardError that the exception stands for, if any."""
+        # A task of its own: a cancelled block waits for the commit that has begun, and never breaks it off.
         return await wait_to_the_end(asyncio.ensure_future(self._end(error)))
 
     async def _end(self, error: BaseException | None) -> GuardError | None:
@@ -226,6 +227,7 @@ class ThreadExecutor:
     def __init__(self, core: GuardCore) -> None:
         self._core = core
         self._beginnings = UncancelledThreads()
+        # Threads of their own: beginnings that wait for the write lock must leave its owner one to commit in.
         self._ends = UncancelledThreads()
 
     async def prove(self) -> None:

@@ -161,6 +161,7 @@ class Term(BaseTerm):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        # Before the release, which may raise: the loop must not take the term for one that still runs.
         self._loop.leave_term()
         try:
             self._lease.__exit__(kind, error, trace)

@@ -183,6 +183,7 @@ class Lock(BaseLock[Lease], Decorators):
         try:
             found = self._held(self._find(own))
             is_ours = found.lease.release()
+            # After the release: inside a guarded block that raises LeaseError, and the lease is still held.
             self._return(found)
         except FencelockError:
             raise
@@ -222,6 +223,7 @@ class Lock(BaseLock[Lease], Decorators):
         block = None
         try:
             block = self._held(self._find_block(own))
+            # Before the release: whatever it raises, the block is over.
             self._forget(block)
             block.lease.leave_block(error)
         except FencelockError:
@@ -290,6 +292,7 @@ class RLock(BaseHandle, Decorators):
         if lease is None:
             raise self._not_held()
         try:
+            # Before the frame is off: inside a guarded block this raises LeaseError, and the lease is still held.
             is_ours = lease.release() if depth == 1 else lease.is_valid
             holding.end(depth)
         except FencelockError:
