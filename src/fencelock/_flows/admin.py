@@ -104,6 +104,7 @@ def restore(scope: Scope, tables: tuple[str, ...]) -> GuardFlow[None]:
 
 def _inside(scope: Scope, change: GuardFlow[None]) -> GuardFlow[None]:
     """Make a change in the caller's own transaction after locking the marks: all of it, or nothing if it is refused."""
+    # The marks before any table, as guarded blocks lock them: otherwise the two could wait for each other.
     yield HoldMarks(scope.resources)
     yield SetSavepoint()
     try:
