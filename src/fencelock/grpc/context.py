@@ -107,6 +107,7 @@ class FencedContext:
             if (status := self._status_of(error)) is None:
                 self.end(is_success=False)
                 raise
+            # gRPC's own `abort` always raises: the line below is for calls that went well.
             self.abort(*status)
         self.end(is_success=True)
 
@@ -121,6 +122,7 @@ class FencedContext:
             if (status := self._status_of(error)) is None:
                 self.end(is_success=False)
                 raise
+            # gRPC's own `abort` always raises: the line below is for calls that went well.
             await self.abort(*status)
         self.end(is_success=True)
 

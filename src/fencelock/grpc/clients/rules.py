@@ -120,6 +120,7 @@ class CallRules:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
         with _answered(self._target + method, is_seal=is_seal):
+            # With whichever status: a call that has failed may have sealed the service as well.
             self._seals.remember(self._target, _marks(pairs))
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
