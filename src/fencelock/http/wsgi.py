@@ -137,6 +137,7 @@ class _Body:
 
     def __next__(self) -> bytes:
         try:
+            # Each part by itself: between two of them the thread may answer another request.
             with answering(self._request):
                 self._parts = self._parts or iter(self._body)
                 part = next(self._parts, None)

@@ -154,6 +154,7 @@ class OutgoingRequest:
         self._is_proxied = is_proxied
         self._block = object()
         self._end: Future[None] = Future()
+        # Until `begin`, so that the finalizer ends nothing.
         self._is_over = True
 
     def __del__(self) -> None:
@@ -214,6 +215,7 @@ class OutgoingRequest:
     def fields(self) -> dict[str, str]:
         """Return the fields to add to what is sent, and to nothing that is kept; the lease's error if it is over."""
         with self._before_sending():
+            # Just before it is sent: the lease may have ended while the request waited for others.
             self._rules.credential.check_valid()
         told = self._rules.memory.ids(self.origin)
         token = {TOKEN_FIELD: encode_string(str(self._rules.credential.sequencer))}
