@@ -145,6 +145,7 @@ class Watcher:
                 # gRPC raises the call object itself as the error: its traceback's frames would keep the call, and the
                 # call the frames.
                 error.with_traceback(None)
+            # Deletions may have been missed, so every owner reads its key itself.
             self._notify_all()
             if self._try_stop():
                 return
