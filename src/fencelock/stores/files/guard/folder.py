@@ -190,7 +190,7 @@ class OpenFolder:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _MAX_WAIT_S)
             else:
-                # Whoever deleted the journal meanwhile has left this lock to a file that nobody else opens any more.
+                # If somebody has deleted the journal meanwhile, this is the lock of a file that nobody else opens.
                 if self._is_journal():
                     return True
         return False
