@@ -78,7 +78,7 @@ class PurgingGuardCodec(OptimisticGuardCodec):
         changes, floor = self._changes, request.floor
         changes.seen = yield from self._read((*(mark.resource for mark in request.marks), FLOORS))
         purgeable = yield from self._purgeable(changes, (mark.resource for mark in request.marks))
-        # Only if it is still the mark that was found: one that was sealed since belongs to a running lease.
+        # Only if it is still the mark that was found: one that was written since is needed.
         gone = [mark.resource for mark in request.marks if mark in purgeable]
         changes.seen = {name: changes.seen[name] for name in (*gone, FLOORS)}
         if gone:
