@@ -133,6 +133,7 @@ class RedisSessionBase(ABC):
             answers, facts = said[:asked], said[asked:]
             first = next((one for one in answers if isinstance(one, ResponseError)), None)
             if not isinstance(first, MovedError):
+                # EXEC ends every WATCH of its connection.
                 self._is_watching &= request.commands[-1] != EXEC
                 if first is not None and code_of(first) == "READONLY":
                     # It was a master, and another one of the URL may be one now: the next request looks for it.
