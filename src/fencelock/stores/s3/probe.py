@@ -142,6 +142,7 @@ def _find_lost_turn(pool: ThreadPoolExecutor, run: Run, bucket: str, name: str) 
 
     told = sum(pool.map(count, range(WRITERS)), Counter[bool | None]())
     kept = _number_in(run(read_object(bucket, name)))
+    # A write without an answer may have been done or not.
     if told[True] <= kept <= told[True] + told[None]:
         return None
     return f"{told[True]} writes on the condition of what was read succeeded, and {kept} are left"

@@ -160,6 +160,7 @@ class S3Layout(NamedTuple):
 
     def new_object(self, resource: str, key: str, token: int) -> str:
         """Return a new name for the value of a key, below the resource's folder; ConfigError if S3 has no room."""
+        # By the token `collect` tells whether the object's writer can still replace a manifest.
         where = f"{escape_key(key)}/{token:0{_TOKEN_DIGITS}}-{uuid4().hex}"
         self._checked(self.folder(resource) + where, f"key {key!r}")
         return where
