@@ -56,6 +56,7 @@ def install(sessions: ZooKeeperSessions) -> None:
     remove_user = sessions.add_user()
     try:
         session = sessions.any_session(INSTALL_S)
+        # Without `sync` the server may not have heard yet of a record that another process has made.
         requests = [session.client.sync_async(session.layout.source), session.request_record()]
         _, found = session.answers(requests, INSTALL_S)
         if isinstance(found, NoNodeError):

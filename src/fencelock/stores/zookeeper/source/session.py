@@ -244,6 +244,7 @@ class ZooKeeperSession:
     def find(self, entry: ZooKeeperQueueEntry, request_timeout_s: float) -> None:
         """Learn whether a request whose reply never came has created a claim's node."""
         client = self.client
+        # `sync` waits for what arrived before: behind it the read tells for certain whether the node was made.
         requests = [client.sync_async(entry.queue_path), client.get_children_async(entry.queue_path)]
         _, children = self.answers(requests, request_timeout_s)
         if isinstance(children, NoNodeError):
