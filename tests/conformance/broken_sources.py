@@ -355,6 +355,14 @@ class BreakDoneTwice(ReferenceModel):
         return super()._break(request, now_us)
 
 
+class BreakDoneTwiceAfterARaise(ReferenceModel):
+    """A break that was done in an earlier history is done again in the new one."""
+
+    def _raise_epoch(self, request, now_us):
+        self.breaks.clear()
+        return super()._raise_epoch(request, now_us)
+
+
 class BreakThatDropsTheQueue(ReferenceModel):
     def _break(self, request, now_us):
         self.queues.pop(request.lock, None)
@@ -688,6 +696,7 @@ BROKEN = (
     (SleepWithoutEnd, "test_a_waiter_is_told_when_to_look_again"),
     (BreakWithoutToken, "test_a_break_mints_a_higher_token"),
     (BreakDoneTwice, "test_a_break_asked_again_breaks_nobody_elses_lease"),
+    (BreakDoneTwiceAfterARaise, "test_a_break_asked_again_after_a_raise_gives_its_own_token"),
     (BreakWithoutReason, "test_a_break_ends_the_lease_and_says_why"),
     (BreakThatDropsTheQueue, "test_a_break_lets_the_queue_move_on"),
     (EpochWithoutJump, "test_raising_the_epoch_begins_above_every_token"),

@@ -75,8 +75,9 @@ def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"by": 1, "why": 2, "lock": "x", "holder": null, "nodes": [3], "at": ""}',
-        b'{"by": "\\ud800", "why": "", "lock": "x", "holder": null, "nodes": ["a"], "at": ""}',
+        b'{"by": 1, "why": 2, "lock": "x", "holder": null, "nodes": [3], "at": "", "offset": "0"}',
+        b'{"by": "\\ud800", "why": "", "lock": "x", "holder": null, "nodes": ["a"], "at": "", "offset": "0"}',
+        b'{"by": "", "why": "", "lock": "x", "holder": null, "nodes": ["a"], "at": "", "offset": "9e9"}',
         b'{"nodes": []}',
         b"[" * 5000,
     ],

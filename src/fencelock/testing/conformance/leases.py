@@ -232,6 +232,15 @@ class LeaseChecks(SourceRig):
         require(self.ask(request) == first, "G10: a repeated break gives the same reply and token")
         require(next_one.renew() is None, "G10: a repeated break does not end a later lease")
 
+    def test_a_break_asked_again_after_a_raise_gives_its_own_token(self) -> None:
+        """G10: the operator repeats a break whose reply was lost, after the epoch was raised."""
+        self.claimant().hold()
+        claim, _ = self.run(draw_flow())
+        request = ask.Break("lock", claim, "an operator", "a check")
+        first = self.ask(request)
+        self.raise_epoch()
+        require(self.ask(request).token == first.token, "G10: a repeated break gives the token that it minted")
+
     # --- lost replies and threads -------------------------------------------------------------------------------------
     def test_a_lost_reply_is_answered_again(self) -> None:
         """T3, H5: in redis-py and python-redis-lock retry after a lost reply meant "not acquired" while holding."""

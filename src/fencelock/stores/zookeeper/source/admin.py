@@ -108,10 +108,10 @@ def break_lock(context: OperatorContext, request: ask.Break) -> ask.Broken:
     for _ in range(MAX_TRIES):
         found = _read_break(context, path)
         if found is not None:
+            # The record may have another offset by now: the epoch was raised since an earlier request's break.
             done, zxid = found
-            if zxid < record.zxid:
-                record = context.read_record()
-            return ask.Broken(record.token(zxid), record.source_id, record.history_id, done.holder)
+            token = record._replace(offset=int(done.offset)).token(zxid)
+            return ask.Broken(token, record.source_id, record.history_id, done.holder)
         (queue,) = context.read_queues([request.lock])
         if _break(context, record, request, queue):
             _remove_older_than_break(context, request, path)
@@ -136,7 +136,8 @@ def _break(context: OperatorContext, record: SourceRecord, request: ask.Break, q
     _check_contenders(queue)
     session = context.session
     nodes = tuple(contender.name for contender, _, _ in queue.found)
-    done = BreakNode(request.holder, request.reason, request.lock, queue.holder, nodes, _now())
+    offset = str(record.offset)
+    done = BreakNode(request.holder, request.reason, request.lock, queue.holder, nodes, _now(), offset)
     parent = session.layout.lock(request.lock)
     transaction = session.client.transaction()
     # The token has this record's offset, so a raise of the epoch in between has to refuse the break.

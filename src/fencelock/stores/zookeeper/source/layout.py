@@ -123,7 +123,8 @@ def decode_holder(value: bytes) -> tuple[str, int | None]:
     return shorten(fields["holder"]) or "somebody", fields["ttl_ms"]
 
 
-_BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
+_OFFSET = re.compile(r"-?[0-9]{1,19}")
+_BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str, "offset": str}
 
 
 class BreakNode(NamedTuple):
@@ -135,6 +136,8 @@ class BreakNode(NamedTuple):
     holder: str | None
     nodes: tuple[str, ...]
     at: str
+    offset: str
+    """The record's when the break was done: the token is this plus the node's own zxid."""
 
     def reason(self) -> str:
         """Return the reason for the old holder."""
@@ -154,7 +157,7 @@ def decode_break(value: bytes) -> BreakNode | None:
     fields = decode_object(value)
     if fields.keys() != set(BreakNode._fields) or not has_members(fields, _BREAK):
         return None
-    if not all(isinstance(name, str) for name in fields["nodes"]):
+    if not all(isinstance(name, str) for name in fields["nodes"]) or not _OFFSET.fullmatch(fields["offset"]):
         return None
     return BreakNode(**{**fields, "nodes": tuple(fields["nodes"])})
 
@@ -162,7 +165,6 @@ def decode_break(value: bytes) -> BreakNode | None:
 # --- the record ---
 SCHEMA_NUMBER = 3
 _KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
-_OFFSET = re.compile(r"-?[0-9]{1,19}")
 
 
 class SourceRecord(NamedTuple):
