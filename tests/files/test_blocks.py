@@ -179,7 +179,7 @@ def test_a_name_that_leads_out_is_refused(folder: GuardedFolder, name: str) -> N
 NOT_PLAIN = r"symbolic link|not a plain file|hard links"
 
 
-@pytest.mark.parametrize("name", ["link", "linked/a", "folder", "twice", "pipe", "socket"])
+@pytest.mark.parametrize("name", ["link", "linked/a", "circle/a", "folder", "twice", "pipe", "socket"])
 def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Path, name: str) -> None:
     """Each of them leads, or could lead, out of the resource."""
     outside = tmp_path / "outside"
@@ -188,6 +188,7 @@ def test_links_and_special_files_are_refused(folder: GuardedFolder, tmp_path: Pa
     folder.write(5, twice="two names")
     (folder.files / "link").symlink_to(outside / "a")
     (folder.files / "linked").symlink_to(outside)
+    (folder.files / "circle").symlink_to("circle")
     (folder.files / "folder").mkdir()
     os.link(folder.files / "twice", tmp_path / "other name")
     os.mkfifo(folder.files / "pipe")

@@ -6,6 +6,7 @@ committed is deleted at its end, or by a later seal if its process died.
 Never: a draft of the parent process touched in a forked child.
 """
 
+import errno
 import os
 from contextlib import closing, suppress
 from functools import partial
@@ -34,6 +35,8 @@ MAX_FILES = 512
 """Of one block, read and written: the files that were read stay open until its end."""
 _PRIVATE = 0o600
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_LEFT_TO_COMMIT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES}
+"""No file is there yet, or the commit refuses what is in a folder's place: a file, or a link that leads wherever."""
 
 
 class FilesTransaction(WriteBuffer):
@@ -108,8 +111,11 @@ class FilesTransaction(WriteBuffer):
 
     def _write(self, draft: Path, target: Path, data: bytes) -> None:
         with closing(Descriptor(draft, _DRAFT, _PRIVATE)) as file:
-            with suppress(FileNotFoundError, NotADirectoryError):  # The commit refuses a file in a folder's place.
+            try:
                 os.fchmod(file.fileno(), S_IMODE(os.stat(target, follow_symlinks=False).st_mode))
+            except OSError as error:
+                if error.errno not in _LEFT_TO_COMMIT:
+                    raise
             write_all(file.fileno(), data)
 
     def path(self, name: str) -> Path:
