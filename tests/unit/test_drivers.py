@@ -325,17 +325,20 @@ def test_whoever_waits_after_the_end_has_begun_is_told_at_once(monkeypatch: pyte
     assert isinstance(run_sync(catching(Wait(60_000)), FakeSource()), SourceError)
 
 
-def acquiring() -> Generator[Any, Any, Any]:
-    """A flow that acquires a lock for which it would wait."""
-    return (yield Acquire(LOCK, CLAIM, "me", 1_000, 0, may_wait=True))
+def acquiring(*, may_wait: bool = True) -> Generator[Any, Any, Any]:
+    """A flow that acquires a lock."""
+    return (yield Acquire(LOCK, CLAIM, "me", 1_000, 0, may_wait=may_wait))
 
 
-def test_a_lock_that_is_granted_while_the_interpreter_ends_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("may_wait", [True, False])
+def test_a_lock_that_is_granted_while_the_interpreter_ends_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, may_wait: bool
+) -> None:
     """Nobody would renew or release it: the leases of this process are being released already."""
     shutdown = Shutdown()
     monkeypatch.setattr(sync, "SHUTDOWN", shutdown)
     with pytest.raises(SourceError, match="interpreter is ending"):
-        run_sync(acquiring(), FakeSource(lambda _: shutdown.begin()))
+        run_sync(acquiring(may_wait=may_wait), FakeSource(lambda _: shutdown.begin()))
     assert shutdown.acquiring == {threading.get_ident()}, "the keeper waits for its claim"
 
 

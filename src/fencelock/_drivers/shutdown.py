@@ -21,7 +21,7 @@ class Shutdown:
         self.waiting: set[int] = set()
         """The threads that sleep in a lock's queue."""
         self.acquiring: set[int] = set()
-        """The threads that may have a claim in a queue; at the interpreter's end each of them has one to abandon."""
+        """The threads that may have a claim at a source; at the interpreter's end each of them has one to abandon."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
@@ -46,7 +46,7 @@ class Shutdown:
             raise SourceError("the interpreter is ending: no thread can wait for a lock")
 
     def begin_acquire(self) -> None:
-        """Note that this thread's claim may be queued; not that of an exit handler, which acquires after `begin`."""
+        """Note that this thread's claim may be queued or granted; not that of an exit handler, which acquires after `begin`."""
         if not self.has_begun:
             self.acquiring.add(threading.get_ident())
 

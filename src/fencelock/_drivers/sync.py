@@ -70,7 +70,7 @@ class SyncDriver:
     ) -> object:
         # Tests of type, not patterns: this runs for every request of every flow.
         if not isinstance(request, DRIVER_REQUESTS):
-            if type(request) is Acquire and request.may_wait:
+            if type(request) is Acquire:
                 SHUTDOWN.begin_acquire()
             return self._pool.perform(request)
         if isinstance(request, Draw):
