@@ -7,6 +7,7 @@ import select
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
@@ -283,6 +284,19 @@ def test_a_closed_pool_says_so_and_closes_what_comes_back_later() -> None:
     assert source.connections[0].is_closed
     with pytest.raises(ConfigError, match="was closed: connect"):
         pool.perform(Purge())
+
+
+def test_a_pool_that_is_closed_while_a_connection_comes_back_closes_it() -> None:
+    class Idle(deque[Any]):
+        def append(self, connection: Any) -> None:
+            pool.close()
+            super().append(connection)
+
+    source = FakeSource(lambda request: None)
+    pool = Pool(source, 1.0)
+    pool._idle = Idle()
+    pool.perform(Purge())
+    assert source.connections[0].is_closed
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ SourceUnavailableError. There is no other lock here that a signal handler or a f
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from fencelock._platform import renew_after_fork
@@ -40,10 +41,13 @@ class Pool:
             # The reply may still arrive: the next request on this connection would take it for its own.
             connection.close()
             raise
-        if len(self._idle) < self._max_idle and not self._is_closed:
+        if len(self._idle) < self._max_idle:
             self._idle.append(connection)
         else:
             connection.close()
+        # Looked at last: a `close` before the append has not seen this connection.
+        if self._is_closed:
+            self._close_idle()
         return reply
 
     def _connect(self) -> SourceConnection:
@@ -54,8 +58,12 @@ class Pool:
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""
         self._is_closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 class BoundedPool(Pool):

@@ -46,7 +46,7 @@ class Shutdown:
             raise SourceError("the interpreter is ending: no thread can wait for a lock")
 
     def begin_acquire(self) -> None:
-        """Note that this thread's claim may be queued or granted; not that of an exit handler, which acquires after `begin`."""
+        """Note that this thread may have a claim; not an exit handler's thread, which acquires after `begin`."""
         if not self.has_begun:
             self.acquiring.add(threading.get_ident())
 

@@ -311,7 +311,7 @@ class Keeper:
             self._end(record, LOST, loss)
 
     def _take_last_abandons(self) -> None:
-        """Abandon the claims of the threads that the interpreter's end has met in a queue, or on the way into one."""
+        """Abandon the claims of the threads that the interpreter's end has met while they acquired a lock."""
         give_up_s = time.monotonic() + LAST_WAIT_S
         while SHUTDOWN.acquiring and time.monotonic() < give_up_s:
             with suppress(queue.Empty):
