@@ -37,9 +37,9 @@ def conflicts_of_source(prefix: bytes) -> list[PrefixConflict]:
         for key in (marks_prefix(prefix), floors_key(prefix))
     ]
     above = [
-        PrefixConflict(marks_prefix(outer) + revoke, f"is within resource {name!r} of the guard at {_shown(outer)}")
-        for outer, revoke in _above(prefix)
-        if (name := _name(revoke)) is not None
+        PrefixConflict(marks_prefix(outer) + part, f"is within resource {name!r} of the guard at {_shown(outer)}")
+        for outer, part in _above(prefix)
+        if (name := _name(part)) is not None
     ]
     return [*own, *above, *_sources_above(prefix)]
 
@@ -66,8 +66,8 @@ def find_conflict(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], 
 
 
 def _exist(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:
-    # A mark's own key may be the beginning of another's, so it is read as one key; the parent of all marks as a range.
     """Return for each conflict whether it exists."""
+    # A mark's own key may be the beginning of another's, so it is read as one key; the parent of all marks as a range.
     reads = [wire.count_prefix(one.key) if one.key.endswith(b"/") else wire.count(one.key) for one in conflicts]
     answer = yield from execute(wire.txn((), reads))
     return [one.response_range.count > 0 for one in answer.responses]
@@ -88,11 +88,11 @@ def _exist_one_by_one(conflicts: Sequence[PrefixConflict], execute: Callable[[An
 
 
 def _sources_above(prefix: bytes) -> Iterator[PrefixConflict]:
-    for outer, revoke in _above(prefix):
-        if (lock := _name(revoke)) is not None:
+    for outer, part in _above(prefix):
+        if (lock := _name(part)) is not None:
             description = f"is within the queue of lock {lock!r} of the source of locks at {_shown(outer)}"
             yield PrefixConflict(EtcdLayout(outer).record, description)
-        elif revoke == RESERVED.encode():
+        elif part == RESERVED.encode():
             yield PrefixConflict(
                 EtcdLayout(outer).record, f"is within what the source of locks at {_shown(outer)} keeps"
             )
@@ -102,11 +102,11 @@ def _above(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the prefixes above this one, the nearest first, each with the part that follows it."""
     parts = prefix.split(b"/")[:-1]
     for length in reversed(range(len(parts))):
-        yield b"".join(revoke + b"/" for revoke in parts[:length]), parts[length]
+        yield b"".join(part + b"/" for part in parts[:length]), parts[length]
 
 
-def _name(revoke: bytes) -> str | None:
-    return unescape_name(revoke.decode(errors="replace"))
+def _name(part: bytes) -> str | None:
+    return unescape_name(part.decode(errors="replace"))
 
 
 def _shown(prefix: bytes) -> str:
