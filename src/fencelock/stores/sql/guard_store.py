@@ -66,13 +66,16 @@ class _IdleConnectionsBase(Generic[Native]):
 
     def _keep(self, native: Native, idle: deque[Native]) -> None:
         """Keep the connection for another block, unless its user has changed it; close the leftmost of too many."""
-        if self._is_closed or not native.is_unchanged():
+        if not native.is_unchanged():
             self._close_one(native)
             return
         idle.append(native)
         if len(idle) > MAX_IDLE_CONNECTIONS:
             with suppress(IndexError):  # Another thread took it.
                 self._close_one(idle.popleft())
+        # Looked at last: a `close` before the append has not seen this connection.
+        if self._is_closed:
+            self._close_all(idle)
 
     def _close_all(self, idle: deque[Native]) -> None:
         with suppress(IndexError):

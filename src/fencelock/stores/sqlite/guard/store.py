@@ -53,13 +53,16 @@ class SQLiteIdleConnections:
 
     def give_back(self, connection: SQLiteGuardConnection) -> None:
         """Keep the connection for reuse, unless its user has changed it; close the leftmost if there are too many."""
-        if self._is_closed or not connection.database.is_unchanged():
+        if not connection.database.is_unchanged():
             connection.database.close()
             return
         connection.database.watch.is_idle = True
         self._idle.append(connection)
         if len(self._idle) > MAX_IDLE_CONNECTIONS:
             self._close_leftmost()
+        # Looked at last: a `close` before the append has not seen this connection.
+        if self._is_closed:
+            self.close()
 
     def _close_leftmost(self) -> None:
         with suppress(IndexError):  # Another thread took it.
