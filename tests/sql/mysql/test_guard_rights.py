@@ -136,6 +136,20 @@ def test_g12_a_sessions_temporary_tables_give_it_no_right_and_no_key(guarded: Gu
     assert guarded.guard().mark().token == 5
 
 
+def test_g12_a_session_that_seals_does_not_choose_the_secret_of_the_marks_stamp(guarded: Guarded, role: str) -> None:
+    """Who knows the stamp writes without a right as long as the mark stands: any other account, or this one without."""
+    guarded.guard().grant(role)
+    guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON {guarded.database.name}.* TO {role}")
+    with guarded.database.connect(user=role) as native:
+        run(native, "CREATE TEMPORARY TABLE fencelock_guard (id int, schema_number int, mask_secret varbinary(64))")
+        run(native, "INSERT INTO fencelock_guard VALUES (1, 3, 'known')")
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, "CALL fencelock_seal(%s, 'reports')", str(sequencer(5)))
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            run(native, "CALL fencelock_draw_mask(NULL)")
+    assert guarded.guard().mark().token == 0
+
+
 def test_g12_what_a_seal_wrote_in_another_transaction_is_not_there_to_be_committed(guarded: Guarded, role: str) -> None:
     guarded.sealed(5)
     guarded.guard().grant(role)

@@ -110,7 +110,8 @@ READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_ticket VARBINARY(32) DEFAULT IF(
         CONNECTION_ID() = p_number, LEFT(SHA2(CONCAT_WS('.', UUID(), CONNECTION_ID(), SYSDATE(6)), 256), 32), NULL);
-    SELECT v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256) FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+    SELECT v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256)
+    FROM fencelock_guard PARTITION (lasting) WHERE id = 1 LOCK IN SHARE MODE;
 END;
 
 -- name: fencelock_unmask
@@ -121,7 +122,7 @@ READS SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_secret, v_key, v_masked, v_pad, v_revealed VARBINARY(64);
     IF LENGTH(p_secret) = 96 THEN
-        SELECT mask_secret INTO v_secret FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE;
+        SELECT mask_secret INTO v_secret FROM fencelock_guard PARTITION (lasting) WHERE id = 1 LOCK IN SHARE MODE;
         SET v_key = SHA2(CONCAT(SHA2(CONCAT(v_secret, LEFT(p_secret, 32)), 256), CONNECTION_ID()), 256),
             v_masked = SUBSTRING(p_secret, 33);
         SET v_pad = MASK_PAD(v_masked, v_key);

@@ -61,7 +61,8 @@ BEGIN
     START TRANSACTION READ WRITE;
     SET @fencelock_presented = ',';
     CALL fencelock_bind(p_limit_s);
-    SELECT schema_number, v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256) FROM fencelock_guard WHERE id = 1;
+    SELECT schema_number, v_ticket, SHA2(CONCAT(mask_secret, v_ticket), 256)
+    FROM fencelock_guard PARTITION (lasting) WHERE id = 1;
     CALL fencelock_read_marks(p_resources, p_digest, p_hold);
 END;
 

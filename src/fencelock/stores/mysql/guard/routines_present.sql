@@ -153,7 +153,8 @@ BEGIN
     END;
     CALL fencelock_check_transaction();
     -- Reading a table begins a transaction if BEGIN is implicit, before `bind` sets what applies to the next one.
-    IF (SELECT COUNT(*) FROM fencelock_guard WHERE id = 1 LOCK IN SHARE MODE) AND NOT (is_bound AND @fencelock_presented <> '') THEN
+    IF (SELECT COUNT(*) FROM fencelock_guard PARTITION (lasting) WHERE id = 1 LOCK IN SHARE MODE)
+        AND NOT (is_bound AND @fencelock_presented <> '') THEN
         SET @fencelock_presented = ',';
     END IF;
     CALL fencelock_bind(p_limit_s);

@@ -7,12 +7,13 @@
 -- where a decision is read, the table has one, and each statement names it: it fails if the table is hidden.
 
 -- name: create_guard
--- The number of this schema; any other number is refused. And a secret, from which masks are drawn.
+-- The number of this schema; any other number is refused. And a secret, from which masks and the stamps of marks are drawn.
 CREATE TABLE IF NOT EXISTS fencelock_guard (
     id            INT PRIMARY KEY CHECK (id = 1),
     schema_number INT NOT NULL,
     mask_secret   VARBINARY(64) NOT NULL
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_guard_audit
 -- What operators did to resources, when (UTC), and why. Rows are only ever added.
@@ -180,7 +181,7 @@ BEGIN
     END IF;
     SET NEW.stamp = (
         SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
-        FROM fencelock_guard AS guard WHERE guard.id = 1);
+        FROM fencelock_guard PARTITION (lasting) AS guard WHERE guard.id = 1);
 END;
 
 -- name: drop_keep_mark_checked
@@ -202,7 +203,7 @@ BEGIN
     END IF;
     SET NEW.stamp = (
         SELECT SHA2(CONCAT_WS('.', guard.mask_secret, HEX(NEW.resource), NEW.token, NEW.digest), 256)
-        FROM fencelock_guard AS guard WHERE guard.id = 1);
+        FROM fencelock_guard PARTITION (lasting) AS guard WHERE guard.id = 1);
 END;
 
 -- name: drop_keep_mark_forever
