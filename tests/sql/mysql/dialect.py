@@ -102,7 +102,9 @@ class MySQLDialect(SqlDialect):
         "SELECT ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE()",
         "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()",
     )
+    # Tables with a partition take a foreign key only from who does not check it.
     need_table = (
+        "SET STATEMENT foreign_key_checks = 0 FOR "
         "CREATE TABLE own_need (FOREIGN KEY (id) REFERENCES fencelock_{0}_audit (id)) ENGINE = InnoDB "
         "SELECT id FROM fencelock_{0}_audit"
     )

@@ -1,5 +1,7 @@
 """What only MySQL has around a source's schema: steps of an installation, rights, settings, and what doctor says."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pymysql
@@ -150,10 +152,7 @@ def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_counter_or_a_l
     owned: Database, hidden: str
 ) -> None:
     """Its session would get any token, signed, or a lock that somebody else holds."""
-    owned.rows(f"grant create temporary tables on {owned.name}.* to worker")
-    with owned.connect(user="worker") as native, native.cursor() as cursor:
-        cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
-        cursor.execute(f"CREATE TEMPORARY TABLE {hidden}")
+    with hiding(owned, hidden) as cursor:
         for call in (
             "fencelock_acquire('lock', 'claim', 'holder', 600000, 9, 'try', 9, 1, 'history')",
             "fencelock_release('lock', 'claim', 9)",
@@ -161,6 +160,56 @@ def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_counter_or_a_l
         ):
             with pytest.raises(pymysql.Error, match="PARTITION"):
                 cursor.execute(f"CALL {call}")
+
+
+def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_queue(owned: Database) -> None:
+    """Its session would overtake, hold a row as long as a search takes, and leave the lock a time past which no claim is
+    drawn.
+    """
+    call_acquire(owned, b"lock", b"holder")
+    call_acquire(owned, b"lock", b"waiter", "another")
+    columns = "lock_name VARBINARY(512), ticket INT, digest TEXT, holder TEXT, epoch INT, ttl_ms INT, deadline_us INT"
+    with hiding(owned, f"fencelock_waiter ({columns}, born_us BIGINT, headed_us INT)") as cursor:
+        cursor.execute("INSERT INTO fencelock_waiter VALUES ('lock', 1, 'dead', 'x', 0, 1, 1, 9e18, 0)")
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            cursor.execute("CALL fencelock_acquire('lock', 'third', 'holder', 600000, 9e15, 'try', 9, 1, 'history')")
+    with fencelock.connect(owned.url()) as source:
+        assert [(info.holder, info.waiters) for info in source.locks()] == [("holder", ("waiter",))]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["fencelock_source_audit (token BIGINT, holder TEXT, digest TEXT, lock_name TEXT)", "fencelock_source_key (key_id INT)"],
+)
+def test_who_may_break_a_lock_has_the_source_sign_no_other_token(owned: Database, hidden: str) -> None:
+    owned.rows("grant execute on procedure fencelock_break to worker")
+    with hiding(owned, hidden) as cursor:
+        if "audit" in hidden:
+            cursor.execute("INSERT INTO fencelock_source_audit VALUES (777, NULL, 'claim', 'lock')")
+        with pytest.raises(pymysql.Error, match="PARTITION"):
+            cursor.execute("CALL fencelock_break('lock', 'claim', 'worker', 'a test')")
+
+
+def test_a_break_that_is_repeated_for_another_lock_is_another_break(owned: Database) -> None:
+    """It would sign, for a lock that somebody holds, a token that was never issued for it."""
+    owned.rows("grant execute on procedure fencelock_break to worker")
+    tokens = []
+    for lock in ("one", "another", "one"):
+        with hiding(owned) as cursor:
+            cursor.execute("CALL fencelock_break(%s, 'claim', 'worker', 'a test')", [lock])
+            tokens.append(cursor.fetchone()[0])
+    assert tokens == [1, 2, 1]
+
+
+@contextmanager
+def hiding(owned: Database, *tables: str) -> Iterator[Any]:
+    """Open a worker's session, with temporary tables of these definitions."""
+    owned.rows(f"grant create temporary tables on {owned.name}.* to worker")
+    with owned.connect(user="worker") as native, native.cursor() as cursor:
+        cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        for table in tables:
+            cursor.execute(f"CREATE TEMPORARY TABLE {table}")
+        yield cursor
 
 
 def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(owned: Database) -> None:

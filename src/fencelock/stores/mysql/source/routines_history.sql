@@ -40,7 +40,7 @@ raising: BEGIN
     SELECT GREATEST(v_highest, p_seen, COALESCE(MAX(token), 0), IF(v_clock > 4611686018427387904, 0, v_clock)),
            GREATEST(v_now_us, v_past_us, COALESCE(MAX(GREATEST(born_us, ended_us, forgotten_us)), 0))
     INTO v_highest, v_past_us FROM fencelock_lock PARTITION (lasting);
-    SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter;
+    SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter PARTITION (lasting);
     IF v_highest >= 9223372036854775807 - 2 * 1099511627776 THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
     END IF;
@@ -48,7 +48,7 @@ raising: BEGIN
         epoch = epoch + 1, history_id = p_fresh, token = (v_highest DIV 1099511627776 + 1) * 1099511627776,
         born_after_us = v_past_us, began_because = p_reason
     WHERE id = 1;
-    INSERT INTO fencelock_source_audit (happened_at, who, what, token, reason)
+    INSERT INTO fencelock_source_audit PARTITION (lasting) (happened_at, who, what, token, reason)
     SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     COMMIT;
     CALL fencelock_describe();
@@ -72,7 +72,8 @@ BEGIN
     END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
-    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE digest = p_digest;
+    SELECT token, holder INTO v_token, v_holder
+    FROM fencelock_source_audit PARTITION (lasting) WHERE digest = p_digest AND lock_name = p_lock;
     IF v_token IS NULL THEN
         UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
         SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -86,7 +87,8 @@ BEGIN
         UPDATE fencelock_lock PARTITION (lasting)
         SET token = v_token, digest = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
         WHERE name = p_lock;
-        INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, digest)
+        INSERT INTO fencelock_source_audit PARTITION (lasting) (
+            happened_at, who, what, lock_name, token, reason, holder, digest)
         VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
     COMMIT;
@@ -108,7 +110,7 @@ SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     START TRANSACTION;
-    INSERT INTO fencelock_source_key (key_id, secret, inner_pad, outer_pad, not_before_s)
+    INSERT INTO fencelock_source_key PARTITION (lasting) (key_id, secret, inner_pad, outer_pad, not_before_s)
     VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)) + p_after_s)
     ON DUPLICATE KEY UPDATE key_id = p_key_id;
     UPDATE fencelock_source PARTITION (lasting) SET has_key = TRUE WHERE id = 1;
@@ -146,7 +148,7 @@ BEGIN
     DECLARE free CURSOR FOR
         SELECT l.name FROM fencelock_lock PARTITION (lasting) AS l
         WHERE (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
-          AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS q
+          AND NOT EXISTS (SELECT 1 FROM fencelock_waiter PARTITION (lasting) AS q
                           WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
@@ -170,12 +172,13 @@ BEGIN
         FOR UPDATE SKIP LOCKED;
         -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
         IF v_held IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM fencelock_waiter
+            SELECT 1 FROM fencelock_waiter PARTITION (lasting)
             WHERE lock_name = v_name AND epoch = v_epoch AND deadline_us > v_now_us) THEN
             SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us
             FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
-            SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter WHERE lock_name = v_name;
-            DELETE FROM fencelock_waiter WHERE lock_name = v_name;
+            SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us
+            FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = v_name;
+            DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = v_name;
             DELETE FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
             SET v_gone = v_gone + 1;
         END IF;
@@ -203,6 +206,7 @@ BEGIN
            l.ttl_ms, q.holder
     FROM (SELECT name, token, holder, digest, epoch, deadline_us, ttl_ms FROM fencelock_lock PARTITION (lasting)
           WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l
-    LEFT JOIN fencelock_waiter AS q ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
+    LEFT JOIN fencelock_waiter PARTITION (lasting) AS q
+        ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
     ORDER BY l.name, q.ticket;
 END;

@@ -7,7 +7,7 @@ CREATE PROCEDURE fencelock_newest_key(OUT p_key_id VARCHAR(64) CHARACTER SET asc
 BEGIN
     DECLARE v_now_s BIGINT DEFAULT TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE());
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT key_id INTO p_key_id FROM fencelock_source_key
+    SELECT key_id INTO p_key_id FROM fencelock_source_key PARTITION (lasting)
     WHERE not_before_s <= v_now_s AND retired_s IS NULL
     ORDER BY not_before_s DESC, number DESC LIMIT 1;
 END;
@@ -23,7 +23,8 @@ SQL SECURITY DEFINER READS SQL DATA
 SELECT SIGNATURE(k.inner_pad, k.outer_pad, CONCAT_WS(
     '.', 'fl2', k.key_id, s.source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock)))
 INTO p_signature
-    FROM fencelock_source PARTITION (lasting) AS s JOIN fencelock_source_key AS k ON k.key_id = p_key_id WHERE s.id = 1;
+    FROM fencelock_source PARTITION (lasting) AS s
+    JOIN fencelock_source_key PARTITION (lasting) AS k ON k.key_id = p_key_id WHERE s.id = 1;
 
 -- name: create_decide
 -- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
@@ -78,7 +79,7 @@ BEGIN
             CALL fencelock_live_head(p_lock, v_epoch, v_now_us, v_head);
             SELECT ticket, holder, epoch, ttl_ms, deadline_us, born_us, headed_us
             INTO v_own, v_own_holder, v_own_epoch, v_own_ttl_ms, v_own_deadline_us, v_own_born_us, v_headed_us
-            FROM fencelock_waiter WHERE digest = p_digest AND lock_name = p_lock;
+            FROM fencelock_waiter PARTITION (lasting) WHERE digest = p_digest AND lock_name = p_lock;
             IF v_own_epoch <> v_epoch OR v_own_deadline_us <= v_now_us THEN
                 CALL fencelock_drop_waiter(p_lock, v_own, v_now_us);
                 SET v_outcome = 'ended';
@@ -103,7 +104,8 @@ BEGIN
                 WHERE name = p_lock;
                 SET v_own = LAST_INSERT_ID(), v_own_ttl_ms = p_ttl_ms, v_headed_us = 0,
                     v_own_deadline_us = v_now_us + p_ttl_ms * 1000;
-                INSERT INTO fencelock_waiter (lock_name, ticket, digest, holder, epoch, ttl_ms, deadline_us, born_us, headed_us)
+                INSERT INTO fencelock_waiter PARTITION (lasting) (
+                    lock_name, ticket, digest, holder, epoch, ttl_ms, deadline_us, born_us, headed_us)
                 VALUES (p_lock, v_own, p_digest, p_holder, v_epoch, p_ttl_ms, v_own_deadline_us, p_born_us, 0);
             END IF;
         END IF;
@@ -111,13 +113,15 @@ BEGIN
             SET v_outcome = 'queued';
             IF v_headed_us = 0 AND COALESCE(v_head, v_own) = v_own THEN
                 SET v_headed_us = v_now_us;
-                UPDATE fencelock_waiter SET headed_us = v_now_us WHERE lock_name = p_lock AND ticket = v_own;
+                UPDATE fencelock_waiter PARTITION (lasting) SET headed_us = v_now_us
+                WHERE lock_name = p_lock AND ticket = v_own;
             END IF;
             -- The head polls often at first, then less and less; each other waiter the less, the more are in front of it.
             IF v_head <> v_own THEN
                 -- The difference of tickets counts waiters that have left, too.
                 SET v_ahead = LEAST(v_own - v_head, v_waiting);
-                SELECT headed_us INTO v_headed_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = v_head;
+                SELECT headed_us INTO v_headed_us
+                FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_head;
             END IF;
             SET v_time_ms = IF(v_headed_us = 0, 0, LEAST(250, (v_now_us - v_headed_us) DIV 8000));
             SET v_time_ms = GREATEST(5 * (1 + v_ahead), v_time_ms);
@@ -127,7 +131,8 @@ BEGIN
             SET v_time_ms = GREATEST(1, LEAST(v_time_ms, v_own_ttl_ms DIV 3));
             -- A waiter that polls is alive, and keeps its place. Each write is flushed, so write only after a third of the ttl.
             IF v_own_deadline_us - v_now_us < v_own_ttl_ms * 667 THEN
-                UPDATE fencelock_waiter SET deadline_us = v_now_us + ttl_ms * 1000 WHERE lock_name = p_lock AND ticket = v_own;
+                UPDATE fencelock_waiter PARTITION (lasting) SET deadline_us = v_now_us + ttl_ms * 1000
+                WHERE lock_name = p_lock AND ticket = v_own;
             END IF;
             LEAVE decision;
         END IF;
@@ -150,7 +155,7 @@ BEGIN
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + v_time_ms * 1000
         WHERE name = p_lock;
         IF v_own IS NOT NULL THEN
-            DELETE FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = v_own;
+            DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_own;
         END IF;
     END decision;
     COMMIT;
@@ -183,7 +188,8 @@ BEGIN
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
     WHERE name = p_lock AND digest = p_digest;
     IF ROW_COUNT() = 0 THEN
-        SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE digest = p_digest AND lock_name = p_lock;
+        SELECT ticket INTO v_ticket
+        FROM fencelock_waiter PARTITION (lasting) WHERE digest = p_digest AND lock_name = p_lock;
         IF v_ticket IS NOT NULL THEN
             CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));
         ELSEIF NOT EXISTS (SELECT 1
@@ -236,7 +242,7 @@ acquiring: BEGIN
             IF ROW_COUNT() = 1 THEN
                 IF @fencelock_signs THEN
                     -- What `fencelock_newest_key` does, and below `fencelock_sign`, without the cost of a call.
-                    SELECT key_id INTO v_key_id FROM fencelock_source_key
+                    SELECT key_id INTO v_key_id FROM fencelock_source_key PARTITION (lasting)
                     WHERE not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) AND retired_s IS NULL
                     ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
@@ -249,7 +255,8 @@ acquiring: BEGIN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), k.key_id, CONVERT(SIGNATURE(
                         k.inner_pad, k.outer_pad, CONCAT_WS('.', 'fl2', k.key_id, s.source_id, p_history_id, 'x',
                         LAST_INSERT_ID(), p_digest, BASE64URL(p_lock))) USING ascii) AS signature
-                    FROM fencelock_source PARTITION (lasting) AS s JOIN fencelock_source_key AS k ON k.key_id = v_key_id
+                    FROM fencelock_source PARTITION (lasting) AS s
+                    JOIN fencelock_source_key PARTITION (lasting) AS k ON k.key_id = v_key_id
                         WHERE s.id = 1;
                 END IF;
                 LEAVE acquiring;

@@ -67,8 +67,9 @@ SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_born_us BIGINT;
-    SELECT digest, born_us INTO v_digest, v_born_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
-    DELETE FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = p_ticket;
+    SELECT digest, born_us INTO v_digest, v_born_us
+    FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
+    DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
     UPDATE fencelock_lock PARTITION (lasting) SET waiting = waiting - 1 WHERE name = p_lock;
     CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
 END;
@@ -86,11 +87,11 @@ BEGIN
     REPEAT
         SET p_ticket = 0;
         SELECT ticket, epoch, ttl_ms, deadline_us INTO p_ticket, v_epoch, v_ttl_ms, v_deadline_us
-        FROM fencelock_waiter WHERE lock_name = p_lock ORDER BY ticket LIMIT 1;
+        FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock ORDER BY ticket LIMIT 1;
         IF p_ticket IS NOT NULL THEN
             IF v_deadline_us > p_now_us + v_ttl_ms * 1000 THEN
                 -- For the whole queue at once, so that dead waiters do not delay it one after the other.
-                UPDATE fencelock_waiter SET deadline_us = p_now_us + ttl_ms * 1000
+                UPDATE fencelock_waiter PARTITION (lasting) SET deadline_us = p_now_us + ttl_ms * 1000
                 WHERE lock_name = p_lock AND deadline_us > p_now_us + ttl_ms * 1000;
                 SET v_deadline_us = p_now_us + v_ttl_ms * 1000;
             END IF;

@@ -1,8 +1,9 @@
 -- The tables of the source. Times are microseconds of the server's clock, and names of locks are the bytes of their
 -- UTF-8.
 --
--- A session's own temporary table hides the table of its name from routines. It cannot have partitions, so tables that
--- decide a grant have one, and each statement names it: it fails if the table is hidden.
+-- A session's own temporary table hides the table of its name from routines. It cannot have partitions, so each table has
+-- one, and each statement of a routine names it: it fails if the table is hidden. A unique key must contain what its table
+-- is partitioned by: so a waiter's claim is unique at its lock, and nothing but its primary key in a table of keys or audit.
 
 -- name: create_source
 -- One row: the source's identity, its one counter, whether it ever had a key, and a secret from which sessions' masks are
@@ -52,7 +53,7 @@ PARTITION BY KEY () (PARTITION lasting);
 CREATE TABLE IF NOT EXISTS fencelock_waiter (
     lock_name   VARBINARY(512) NOT NULL,
     ticket      BIGINT         NOT NULL,
-    digest      VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
+    digest      VARCHAR(64)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     holder      VARCHAR(512)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     epoch       BIGINT         NOT NULL,
     ttl_ms      BIGINT         NOT NULL,
@@ -60,25 +61,29 @@ CREATE TABLE IF NOT EXISTS fencelock_waiter (
     born_us     BIGINT         NOT NULL,
     headed_us   BIGINT         NOT NULL,  -- since when it is the head of the queue; 0: it is not
     PRIMARY KEY (lock_name, ticket),
+    UNIQUE (digest, lock_name),
     CONSTRAINT fencelock_a_waiter_s_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB
+PARTITION BY KEY (lock_name) (PARTITION lasting);
 
 -- name: create_source_key
 -- The keys with which this source signs sequencers, for its owner alone. `inner_pad` and `outer_pad` are the key XOR'ed
 -- with HMAC's two constants. Times are seconds since 1970. Of two keys of one second, the higher number is the newer.
 CREATE TABLE IF NOT EXISTS fencelock_source_key (
-    number       BIGINT        NOT NULL AUTO_INCREMENT UNIQUE,
+    number       BIGINT        NOT NULL AUTO_INCREMENT,
     key_id       VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     secret       VARBINARY(512) NOT NULL,
     inner_pad    BINARY(64)    NOT NULL,
     outer_pad    BINARY(64)    NOT NULL,
     not_before_s BIGINT        NOT NULL,
-    retired_s    BIGINT
-) ENGINE = InnoDB;
+    retired_s    BIGINT,
+    INDEX (number)
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_source_audit
 -- What operators did to the source. The claim of a break is kept, so that a repeated request, after its reply was lost,
--- breaks no second lease.
+-- breaks no second lease; who breaks a lock holds its row.
 CREATE TABLE IF NOT EXISTS fencelock_source_audit (
     id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     happened_at DATETIME(6)  NOT NULL,
@@ -88,5 +93,7 @@ CREATE TABLE IF NOT EXISTS fencelock_source_audit (
     token       BIGINT       NOT NULL,
     reason      TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     holder      VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    digest      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin UNIQUE
-) ENGINE = InnoDB;
+    digest      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin,
+    INDEX (digest)
+) ENGINE = InnoDB
+PARTITION BY KEY () (PARTITION lasting);
