@@ -67,13 +67,15 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
 NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b"", None)
 
 
-def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, claim: str = "claim") -> None:
+def call_acquire(
+    database: Database, lock: bytes | None, holder: bytes | None, claim: str = "claim", mode: str | None = "wait"
+) -> None:
     """Acquire as a role does that only has the right to call the routine."""
-    parameters = lock, claim, holder, 9_000_000_000_000_000
+    parameters = lock, claim, holder, 9_000_000_000_000_000, mode
     with database.connect() as native, native.cursor() as cursor:
         cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
         cursor.execute(
-            "call fencelock_acquire(%s, %s, %s, 600000, %s, 'wait', 9, 1, (select history_id from fencelock_source))",
+            "call fencelock_acquire(%s, %s, %s, 600000, %s, %s, 9, 1, (select history_id from fencelock_source))",
             parameters,
         )
 
@@ -85,8 +87,9 @@ def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
     """Otherwise an account that may acquire could break every listing for the operator."""
     one_token(url, "free")
     for lock, holder in ((name, b"holder"), (b"new", name), (b"free", name)):
-        with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
-            call_acquire(database, lock, holder)
+        for mode in ("wait", None):
+            with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
+                call_acquire(database, lock, holder, mode=mode)
     call_acquire(database, b"free", b" ")
     with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
         call_acquire(database, b"free", name, "another")

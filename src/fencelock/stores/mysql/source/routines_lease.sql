@@ -45,8 +45,8 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
-    IF p_mode <> 'poll' AND (COALESCE(LENGTH(p_holder), 0) NOT BETWEEN 1 AND 512
-                             OR HEX(p_holder) REGEXP '^(..)*(00|ED[AB])') THEN
+    IF NOT p_mode <=> 'poll' AND (COALESCE(LENGTH(p_holder), 0) NOT BETWEEN 1 AND 512
+                                  OR HEX(p_holder) REGEXP '^(..)*(00|ED[AB])') THEN
         CALL fencelock_refuse_name();
     END IF;
     SET v_token = 0, v_time_ms = 0;
