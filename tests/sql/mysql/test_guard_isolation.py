@@ -63,6 +63,19 @@ def test_g2_a_check_on_an_old_snapshot_says_what_to_do(guarded: Guarded, says_so
         guarded.guard().check(lease, connection=native)
 
 
+def test_g2_a_caller_that_goes_on_after_the_refusal_has_presented_nothing(guarded: Guarded) -> None:
+    offer = "CALL fencelock_offer(%s, %s, 6, %s, %s, %s, NULL)"
+    with guarded.client(LOOKS_BACK) as native:
+        look(native)
+        own = guarded.sealed(6).sequencer
+        with pytest.raises(pymysql.Error) as caught:
+            run(native, offer, RESOURCE.encode().hex().upper(), own.lock, own.proof, own.source_id, own.history_id)
+        assert code_of(caught.value) == "FL008"
+        with pytest.raises(pymysql.Error, match=UNFENCED):
+            write(native, "on an old snapshot")
+    assert guarded.value() == "first"
+
+
 def test_g2_a_first_mark_that_is_younger_than_the_snapshot_is_noticed(guarded: Guarded) -> None:
     lease = HandmadeLease(5)
     with guarded.client(LOOKS_BACK) as native:

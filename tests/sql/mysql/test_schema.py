@@ -166,9 +166,7 @@ def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_counter_or_a_l
 
 
 def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_queue(owned: Database) -> None:
-    """Its session would overtake, hold a row as long as a search takes, and leave the lock a time past which no claim is
-    drawn.
-    """
+    """Its session would overtake, and leave the lock a time from the far future, after which no claim is drawn."""
     call_acquire(owned, b"lock", b"holder")
     call_acquire(owned, b"lock", b"waiter", "another")
     columns = "lock_name VARBINARY(512), ticket INT, digest TEXT, holder TEXT, epoch INT, ttl_ms INT, deadline_us INT"
@@ -182,7 +180,10 @@ def test_a_sessions_own_temporary_table_does_not_stand_in_for_the_queue(owned: D
 
 @pytest.mark.parametrize(
     "hidden",
-    ["fencelock_source_audit (token BIGINT, holder TEXT, digest TEXT, lock_name TEXT)", "fencelock_source_key (key_id INT)"],
+    [
+        "fencelock_source_audit (token BIGINT, holder TEXT, digest TEXT, lock_name TEXT)",
+        "fencelock_source_key (key_id INT)",
+    ],
 )
 def test_who_may_break_a_lock_has_the_source_sign_no_other_token(owned: Database, hidden: str) -> None:
     owned.rows("grant execute on procedure fencelock_break to worker")

@@ -238,6 +238,7 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE entries LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE entry VARBINARY(2048);
     CALL fencelock_join(p_limit_s);
     CALL fencelock_unmask(p_proof);
@@ -252,7 +253,7 @@ BEGIN
             LOCK IN SHARE MODE);
         CALL fencelock_check_right(UNHEX(wanted), FALSE);
         IF entry IS NOT NULL THEN
-            SET @fencelock_presented = CONCAT(@fencelock_presented, entry);
+            SET entries = CONCAT(entries, entry);
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;
@@ -261,6 +262,8 @@ BEGIN
     IF others = '' AND NOT @fencelock_whole <=> CONCAT(UNIX_TIMESTAMP(SYSDATE()), ',', p_resources) THEN
         CALL fencelock_check_tables(p_resources);
     END IF;
+    -- Last: a caller that goes on after a refusal has presented nothing.
+    SET @fencelock_presented = CONCAT(@fencelock_presented, entries);
     SELECT others;
 END;
 
