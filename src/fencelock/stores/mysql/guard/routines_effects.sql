@@ -34,7 +34,8 @@ END;
 
 -- name: fencelock_write_effect
 -- Keep an effect under the token of the presented mark, or forget it, if it has no holder. A result leaves the time at which
--- its effect began. (MySQL assigns from left to right: began_at comes before result.)
+-- its effect began, and is never taken back: its key would be done again. (MySQL assigns from left to right: began_at comes
+-- before result.)
 CREATE PROCEDURE fencelock_write_effect(
     p_resource VARBINARY(512), p_key VARBINARY(512), p_holder VARBINARY(2048), p_result VARBINARY(4096),
     p_request_digest VARBINARY(64))
@@ -42,6 +43,11 @@ MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_token BIGINT;
     CALL fencelock_check_presented(p_resource);
+    IF p_result IS NULL AND EXISTS (
+        SELECT 1 FROM fencelock_effect PARTITION (lasting)
+            WHERE resource = p_resource AND effect_key = p_key AND result IS NOT NULL FOR UPDATE) THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 this key was done, and keeps its result: see fencelock purge --help';
+    END IF;
     IF p_holder = '' THEN
         DELETE FROM fencelock_effect PARTITION (lasting) WHERE resource = p_resource AND effect_key = p_key;
     ELSE
