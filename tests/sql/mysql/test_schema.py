@@ -9,6 +9,7 @@ import pytest
 
 import fencelock
 from fencelock import SchemaError, SourceError
+from fencelock.model import one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection import install as mysql_install
 from fencelock.stores.mysql.guard.store import MySQLGuard
@@ -203,6 +204,39 @@ def test_a_break_that_is_repeated_for_another_lock_is_another_break(owned: Datab
             cursor.execute("CALL fencelock_break(%s, 'claim', 'worker', 'a test')", [lock])
             tokens.append(cursor.fetchone()[0])
     assert tokens == [1, 2, 1]
+
+
+@pytest.mark.parametrize("completion", [0, 1], ids=["", "each COMMIT begins anew"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "describe()",
+        "check('lock', 'history', 'proof')",
+        "inspect('lock', NULL, 1)",
+        "inspect(NULL, '', 9)",
+        "release('own', 'own claim', 9)",
+        "acquire('lock', 'claim', 'holder', 600000, 9000000000000000, NULL, 9, 1, 'history')",
+    ],
+)
+def test_a_worker_keeps_nothing_locked_that_it_has_read(owned: Database, call: str, completion: int) -> None:
+    """No lease could be renewed meanwhile: it would take what somebody holds."""
+    owned.rows("grant execute on procedure fencelock_check to worker")
+    owned.rows("grant execute on procedure fencelock_inspect to worker")
+    with fencelock.connect(owned.url()) as source:
+        source.add_key()
+    call_acquire(owned, b"lock", b"holder")
+    call_acquire(owned, b"own", b"worker", one_way(one_way("own claim")))
+    with hiding(owned) as cursor:
+        cursor.execute(f"SET completion_type = {completion}")
+        # A level for one transaction is not the session's, which some routines look at.
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        if not call.startswith("acquire"):
+            cursor.execute("START TRANSACTION")
+        cursor.execute(f"CALL fencelock_{call}")
+        while cursor.nextset():
+            pass
+        for table in ("source", "lock"):
+            assert owned.rows(f"SELECT 1 FROM fencelock_{table} FOR UPDATE NOWAIT")
 
 
 @contextmanager

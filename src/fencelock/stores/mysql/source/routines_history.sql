@@ -4,12 +4,16 @@
 -- The source's identity and counter, and the key with which the session masks claims and proofs. The server shows the text
 -- of each statement to other sessions of the account, and in a routine with the values of its variables: so the key is in
 -- a result only, and in a variable of the session.
-CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER READS SQL DATA
+CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
+    COMMIT AND NO CHAIN;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ ONLY;
     SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token,
            CONVERT(@fencelock_mask := COALESCE(@fencelock_mask, SHA2(CONCAT_WS(
                '.', mask_secret, CONNECTION_ID(), UUID(), SYSDATE(6)), 256)) USING ascii)
     FROM fencelock_source PARTITION (lasting) WHERE id = 1;
+    COMMIT AND NO CHAIN;
 END;
 
 -- name: create_raise_epoch
@@ -50,7 +54,7 @@ raising: BEGIN
     WHERE id = 1;
     INSERT INTO fencelock_source_audit PARTITION (lasting) (happened_at, who, what, token, reason)
     SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source PARTITION (lasting) WHERE id = 1;
-    COMMIT;
+    COMMIT AND NO CHAIN;
     CALL fencelock_describe();
 END;
 
@@ -91,7 +95,7 @@ BEGIN
             happened_at, who, what, lock_name, token, reason, holder, digest)
         VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
-    COMMIT;
+    COMMIT AND NO CHAIN;
     SELECT source_id, history_id INTO v_source_id, v_history_id FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     CALL fencelock_newest_key(v_key_id);
     IF v_key_id IS NOT NULL THEN
@@ -114,7 +118,7 @@ BEGIN
     VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)) + p_after_s)
     ON DUPLICATE KEY UPDATE key_id = p_key_id;
     UPDATE fencelock_source PARTITION (lasting) SET has_key = TRUE WHERE id = 1;
-    COMMIT;
+    COMMIT AND NO CHAIN;
 END;
 
 -- name: create_check
@@ -122,18 +126,22 @@ END;
 -- unknown lock.
 CREATE PROCEDURE fencelock_check(
     IN p_lock VARBINARY(512), IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_proof VARCHAR(64) CHARACTER SET ascii)
-SQL SECURITY DEFINER READS SQL DATA
+SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_proof VARCHAR(64) CHARACTER SET ascii DEFAULT REVEAL(p_proof, MASK_PAD(p_proof, @fencelock_mask));
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii DEFAULT ONE_WAY(v_proof);
     IF IS_UNREADABLE(p_proof, v_proof, @fencelock_mask) THEN
         CALL fencelock_refuse_mask();
     END IF;
+    COMMIT AND NO CHAIN;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ ONLY;
     SELECT IF(l.digest = v_digest AND l.epoch = s.epoch AND s.history_id = p_history_id, GREATEST(0, LEAST(
                l.deadline_us - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), l.ttl_ms * 1000)) DIV 1000, 0),
            l.token
     FROM fencelock_lock PARTITION (lasting) AS l JOIN fencelock_source PARTITION (lasting) AS s ON s.id = 1
         WHERE l.name = p_lock;
+    COMMIT AND NO CHAIN;
 END;
 
 -- name: create_purge
@@ -187,7 +195,7 @@ BEGIN
     UPDATE fencelock_source PARTITION (lasting)
     SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
     WHERE id = 1;
-    COMMIT;
+    COMMIT AND NO CHAIN;
     SELECT v_gone, born_after_us + 1 FROM fencelock_source PARTITION (lasting) WHERE id = 1;
 END;
 
@@ -195,9 +203,12 @@ END;
 -- Locks as people see them, ordered by name: one, or a page of those after a name. One row for each lock and waiter, in
 -- the order of the queue. A time left is rounded up, so that a lock with less than a millisecond left is still held.
 CREATE PROCEDURE fencelock_inspect(IN p_lock VARBINARY(512), IN p_after VARBINARY(512), IN p_page BIGINT)
-SQL SECURITY DEFINER READS SQL DATA
+SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_epoch, v_now_us BIGINT;
+    COMMIT AND NO CHAIN;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ ONLY;
     SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us
     FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     SELECT l.name, l.token, l.holder,
@@ -209,4 +220,5 @@ BEGIN
     LEFT JOIN fencelock_waiter PARTITION (lasting) AS q
         ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
     ORDER BY l.name, q.ticket;
+    COMMIT AND NO CHAIN;
 END;

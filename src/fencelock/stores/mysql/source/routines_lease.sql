@@ -158,7 +158,7 @@ BEGIN
             DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_own;
         END IF;
     END decision;
-    COMMIT;
+    COMMIT AND NO CHAIN;
     IF v_key_id IS NOT NULL THEN
         CALL fencelock_sign(p_lock, p_digest, v_token, v_history_id, v_key_id, v_signature);
     END IF;
@@ -197,7 +197,7 @@ BEGIN
             CALL fencelock_remember_ended(p_lock, p_digest, GREATEST(v_now_us, p_asked_us));
         END IF;
     END IF;
-    COMMIT;
+    COMMIT AND NO CHAIN;
     SELECT v_was_held, v_now_us;
 END;
 
@@ -248,7 +248,7 @@ acquiring: BEGIN
                 END IF;
                 UPDATE fencelock_lock PARTITION (lasting) SET token = LAST_INSERT_ID(), key_id = v_key_id
                     WHERE name = p_lock;
-                COMMIT;
+                COMMIT AND NO CHAIN;
                 IF v_key_id IS NULL THEN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
                 ELSE
@@ -298,6 +298,8 @@ releasing: BEGIN
             CALL fencelock_refuse_mask();
         END IF;
         CALL fencelock_end_claim(p_lock, v_digest, p_asked_us);
+    ELSE
+        COMMIT AND NO CHAIN;
     END IF;
 END;
 
@@ -339,5 +341,5 @@ BEGIN
             name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS one
     ) AS asked
     LEFT JOIN fencelock_lock PARTITION (lasting) AS l ON l.name = UNHEX(asked.name);
-    COMMIT;
+    COMMIT AND NO CHAIN;
 END;

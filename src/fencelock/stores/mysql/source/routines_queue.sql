@@ -1,5 +1,9 @@
 -- The source's routines, first file: what taking a lock relies on, which is what a session may not do, the lock's row, and
 -- the queue. store.py installs the files in this order: schema, routines_queue, routines_lease, routines_history.
+--
+-- Routines that a role calls leave no transaction open, and what only reads does so in a transaction of its own at READ
+-- COMMITTED: else a session could keep rows locked that it has read at SERIALIZABLE, until somebody's lease has ended. A
+-- level that was set for one transaction cannot be seen, and COMMIT would begin another such one by completion_type.
 
 -- name: create_refuse_session
 -- Refuse a session that would decide on an old snapshot, in a time that jumps, or without MariaDB's CHECKs, which any
