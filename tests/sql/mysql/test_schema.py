@@ -1,5 +1,6 @@
 """What only MySQL has around a source's schema: steps of an installation, rights, settings, and what doctor says."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import PublicSource, SqlClient, one_token
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 
@@ -237,6 +239,21 @@ def test_a_worker_keeps_nothing_locked_that_it_has_read(owned: Database, call: s
             pass
         for table in ("source", "lock"):
             assert owned.rows(f"SELECT 1 FROM fencelock_{table} FOR UPDATE NOWAIT")
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_worker_that_does_not_read_its_answer_keeps_no_row_of_others_locked(owned: Database, level: str) -> None:
+    call_acquire(owned, b"lock", b"holder")
+    leases = [[b"lock".hex(), "c" * 32], *([f"{number:08x}", "c" * 60] for number in range(60_000))]
+    with owned.connect(user="worker") as native, native.cursor(pymysql.cursors.SSCursor) as unread:
+        native.query("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        native.query(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        unread.execute(f"CALL fencelock_renew('{json.dumps(leases)}')")
+        state = f"SELECT state FROM information_schema.processlist WHERE id = {native.thread_id()}"
+        wait_until(lambda: owned.value(state) == "Writing to net")
+        for table in ("source", "lock"):
+            assert owned.rows(f"SELECT 1 FROM fencelock_{table} FOR UPDATE NOWAIT")
+        assert len(list(unread)) == len(leases)
 
 
 @contextmanager

@@ -321,6 +321,9 @@ BEGIN
     IF IS_UNREADABLE(v_first, v_claim, @fencelock_mask) THEN
         CALL fencelock_refuse_mask();
     END IF;
+    -- A level that was set for one transaction would have rows of others stay locked, as long as nobody reads the answer.
+    COMMIT AND NO CHAIN;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
     SELECT epoch, began_because INTO v_epoch, v_began_because FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
