@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope
+from fencelock.errors import SourceUnavailableError
 from fencelock.model import Mark, SigningKey, SourceInfo
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
@@ -79,7 +80,12 @@ def unpoison(scope: Scope, roles: tuple[str, ...], source: SourceInfo, who: str,
     taken: tuple[Right, ...] = ()
     sessions = 0
     for role in roles:
-        taken += yield from revoke(scope.resources, role, who, reason)
+        try:
+            taken += yield from revoke(scope.resources, role, who, reason)
+        except SourceUnavailableError:
+            # A session of the role may keep its rights locked, by a transaction that has read them and does not end.
+            sessions += yield from ask(EndSessions(role))
+            taken += yield from revoke(scope.resources, role, who, reason)
         # A seal that waits for the mark's lock, or has raised the mark and not committed, ends with its session.
         sessions += yield from ask(EndSessions(role))
     moved = yield from _restore_marks(scope, source, who, reason)

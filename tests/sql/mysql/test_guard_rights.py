@@ -175,6 +175,25 @@ def test_a_sequencer_is_the_whole_text(guarded: Guarded) -> None:
         run(native, "CALL fencelock_seal(%s, 'reports')", text)
 
 
+@pytest.mark.parametrize("call", ["show_rights(NULL)", "read_marks('7265706F727473', NULL, 'alone')"])
+def test_g12_a_session_that_keeps_its_rights_or_the_mark_locked_is_ended_by_the_cure(
+    guarded: Guarded, role: str, call: str
+) -> None:
+    guarded.sealed(5)
+    guarded.guard().grant(role)
+    guarded.database.rows("SET GLOBAL innodb_lock_wait_timeout = 1")
+    try:
+        with guarded.client("serializable", user=role) as native:
+            run(native, "START TRANSACTION")
+            run(native, f"CALL fencelock_{call}")
+            cured = guarded.guard().unpoison(role, source=HandmadeSource(4), reason="a forger")
+            assert (cured.rights, cured.sessions) == ((Right(RESOURCE, role),), 1)
+            guarded.wait_for_end(native)
+    finally:
+        guarded.database.rows("SET GLOBAL innodb_lock_wait_timeout = DEFAULT")
+    assert guarded.guard().mark().token == 4
+
+
 def test_doctor_names_accounts_that_count_as_another(unprotected: Guarded) -> None:
     database, owner = unprotected.database, f"owner_{unprotected.database.name}"
     accounts = [f"'{owner}'@'%'", f"'{owner}'@'10.9.8.7'", f"'{owner}x'@'%'", "''@'10.9.8.7'"]
