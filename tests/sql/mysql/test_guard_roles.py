@@ -169,7 +169,7 @@ def test_g15_a_sessions_own_temporary_table_does_not_stand_in_for_floors_and_eff
 
 @pytest.mark.parametrize("token", [5, 6], ids=["its own token is the mark", "a newer holder"])
 @pytest.mark.parametrize("holder", ["", "clerk"], ids=["forgotten", "begun anew"])
-def test_g13_what_was_done_is_not_taken_back_by_who_presents_the_mark(guarded: Guarded, holder: str, token: int) -> None:
+def test_g13_what_was_done_is_not_taken_back_by_a_holder(guarded: Guarded, holder: str, token: int) -> None:
     """Its key would be done once more."""
     write = "CALL fencelock_write_effect('reports', 'key', %s, %s, '')"
     guarded.sealed(5)
