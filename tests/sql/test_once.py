@@ -234,6 +234,23 @@ def test_g14_what_is_done_is_not_deleted_by_hand(guarded: Guarded) -> None:
         run(native, f"DELETE FROM {table_of(guarded)} WHERE result IS NOT NULL")
 
 
+@pytest.mark.parametrize("token", [5, 6], ids=["its own token is the mark", "a newer holder"])
+@pytest.mark.parametrize("holder", ["", "me"], ids=["forgotten", "begun anew"])
+def test_g14_what_is_done_is_not_taken_back_by_who_presents_the_mark(guarded: Guarded, holder: str, token: int) -> None:
+    """Its key would be done once more."""
+    sql = guarded.sql
+    work(guarded, "read committed", guarded.sealed(5), "done")
+    guarded.sealed(token)
+    with guarded.client() as native:
+        run(native, "START TRANSACTION")
+        guarded.present(native, token)
+        with pytest.raises(sql.client_error) as caught:
+            run(native, f"{sql.call}write_effect('reports', '{NIGHT}', %s, NULL, '')", holder)
+        assert sql.code_of(caught.value) == "FL009"
+        sql.after_error(native)
+    assert kept(guarded) == [(5, "done")]
+
+
 def test_g14_a_frozen_holders_transaction_ends_and_its_successor_does_the_work(guarded: Guarded) -> None:
     """The server ends it; it writes neither work nor key, and is told at its next try."""
 

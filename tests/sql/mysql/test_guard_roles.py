@@ -13,7 +13,7 @@ from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
-from tests.sql.mysql.dialect import UNFENCED, code_of
+from tests.sql.mysql.dialect import UNFENCED
 from tests.support.guards import HandmadeLease, sequencer
 
 pytestmark = pytest.mark.server_wide
@@ -165,29 +165,6 @@ def test_g15_a_sessions_own_temporary_table_does_not_stand_in_for_floors_and_eff
         run(native, f"CREATE TEMPORARY TABLE fencelock_{hidden} (source_id varbinary(64), token bigint)")
         with pytest.raises(pymysql.Error, match="PARTITION"):
             run(native, *calls[hidden])
-
-
-@pytest.mark.parametrize("token", [5, 6], ids=["its own token is the mark", "a newer holder"])
-@pytest.mark.parametrize("holder", ["", "clerk"], ids=["forgotten", "begun anew"])
-def test_g13_what_was_done_is_not_taken_back_by_a_holder(guarded: Guarded, holder: str, token: int) -> None:
-    """Its key would be done once more."""
-    write = "CALL fencelock_write_effect('reports', 'key', %s, %s, '')"
-    guarded.sealed(5)
-    with guarded.client() as native:
-        run(native, "START TRANSACTION")
-        guarded.present(native, 5)
-        assert not run(native, "CALL fencelock_begin_effect('reports', 'key', 'clerk', '')")
-        run(native, write, "clerk", "done")
-        run(native, "CALL fencelock_commit()")
-        guarded.sealed(token)
-        run(native, "START TRANSACTION")
-        guarded.present(native, token)
-        with pytest.raises(pymysql.Error) as caught:
-            run(native, write, holder, None)
-        assert code_of(caught.value) == "FL009"
-        [kept] = run(native, "CALL fencelock_begin_effect('reports', 'key', 'clerk', '')")
-        assert (kept[1], kept[4]) == (5, b"done")
-        run(native, "CALL fencelock_rollback()")
 
 
 def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(guarded: Guarded) -> None:

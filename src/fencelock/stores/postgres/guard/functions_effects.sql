@@ -52,13 +52,20 @@ $$;
 
 -- name: create_write_effect
 -- Keep an effect under the token of the presented mark, or forget it, if it has no holder. A result leaves the time at which
--- its effect began.
+-- its effect began, and is never taken back: its key would be done again.
 CREATE FUNCTION fencelock.write_effect(
     p_resource text, p_key text, p_holder text, p_result text, p_request_digest text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 BEGIN
     PERFORM fencelock.check_effect(p_resource);
+    IF p_result IS NULL THEN
+        PERFORM FROM fencelock.effect WHERE resource = p_resource AND key = p_key AND result IS NOT NULL FOR UPDATE;
+        IF FOUND THEN
+            RAISE 'key % of resource % was done, and keeps its result', p_key, p_resource
+                USING ERRCODE = 'FL009', HINT = 'Run fencelock purge --done, which forgets old results.';
+        END IF;
+    END IF;
     IF p_holder = '' THEN
         DELETE FROM fencelock.effect WHERE resource = p_resource AND key = p_key;
         RETURN;
