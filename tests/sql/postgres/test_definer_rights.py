@@ -82,6 +82,33 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
     assert [notice for notice in sprung if not notice.endswith(role)] == []
 
 
+TEMPORARY_TRAP = """
+    CREATE FUNCTION pg_temp.spring(pg_catalog.text) RETURNS pg_catalog.bool LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
+    CREATE DOMAIN pg_temp.checked AS pg_catalog.text CHECK (pg_temp.spring(VALUE));
+    CREATE TYPE pg_temp.record AS (name pg_temp.checked, relation pg_catalog.regclass, parts pg_catalog.text[]);
+"""
+"""A type that PostgreSQL finds before its own `record`, whose assignment runs its maker's function."""
+
+
+def test_no_temporary_type_of_the_callers_is_taken_for_a_record(guarded: Guarded, role: str) -> None:
+    """The trap needs a mark that the caller may present, and a protected table: then its tables are looked up."""
+    guarded.guard().grant(role)
+    guarded.sealed(5)
+    own, sprung = sequencer(5), list[str]()
+    with guarded.database.connect(user=role) as native:
+        native.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
+        native.execute(TEMPORARY_TRAP)
+        native.execute("DO $$ DECLARE known record; BEGIN SELECT 'reports', NULL, NULL INTO known; END $$")
+        assert sprung == [f"sprung as {role}"], "the trap itself works"
+        sprung.clear()
+        offered = native.execute(
+            "SELECT fencelock.offer(ARRAY['reports'], %s::bytea, 5, %s, %s, %s, NULL)",
+            (own.lock.encode(), own.proof, own.source_id, own.history_id),
+        ).fetchone()
+    assert (offered, sprung) == (([],), [])
+
+
 PUBLIC_TRAPS = """
     CREATE FUNCTION public.joined(pg_catalog.text, pg_catalog.regclass) RETURNS pg_catalog.text LANGUAGE plpgsql AS
     $$ BEGIN RAISE NOTICE 'sprung'; RETURN pg_catalog.concat($1, $2); END $$;

@@ -57,7 +57,7 @@ WHERE root.covers = 62 OR (root.covers = 31 AND NOT root.is_inherited);
 CREATE FUNCTION fencelock.check_tables(p_resource text) RETURNS boolean LANGUAGE plpgsql STABLE AS
 $$
 DECLARE
-    known record;
+    known pg_catalog.record;  -- schema-qualified: the caller may have a temporary type of that name
     present pg_catalog.oid;
 BEGIN
     -- A loop of index scans: in one join the planner, which knows no numbers of rows, would read whole catalogs.
