@@ -168,6 +168,44 @@ DEFERRED = """
 """
 
 
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_g6_a_cursor_that_fails_after_it_has_presented_keeps_the_lock(guarded: Guarded, level: str) -> None:
+    """A later row of the cursor fails at a savepoint from after presenting, which stays: so a seal still waits."""
+    guarded.sealed(5)
+    with guarded.client(level) as holder, guarded.client() as successor:
+        read_and_fail(holder, f"fencelock.present('{sequencer(5)}', 'reports')")
+        successor.execute("SET lock_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            successor.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(6)),))
+        holder.execute("UPDATE reports SET value = 'before the seal'")
+        holder.execute("COMMIT")
+    assert guarded.value() == "before the seal"
+
+
+def test_g2_a_cursor_that_fails_after_it_has_sealed_keeps_the_lock(guarded: Guarded) -> None:
+    """Nobody presents the lease from before a seal that is not committed yet."""
+    guarded.sealed(5)
+    with guarded.client() as successor, guarded.client() as holder:
+        read_and_fail(successor, f"fencelock.seal('{sequencer(6)}', 'reports')")
+        holder.execute("SET lock_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            guarded.present(holder, 5)
+        successor.execute("COMMIT")
+    assert guarded.guard().mark().token == 6
+
+
+def read_and_fail(native: psycopg.Connection, call: str) -> None:
+    """Have a cursor call this for its first row, and fail at its second one, after a savepoint."""
+    native.execute("BEGIN")
+    rows = f"SELECT CASE x WHEN 1 THEN {call} ELSE 1 / (x - 2) END FROM generate_series(1, 2) AS x"
+    native.execute(f"DECLARE two CURSOR FOR {rows}".encode())
+    native.execute("FETCH two")
+    native.execute("SAVEPOINT here")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        native.execute("FETCH two")
+    native.execute("ROLLBACK TO here")
+
+
 def test_g6_a_deferred_trigger_has_to_run_before_the_end_of_a_block_that_does_not_commit(guarded: Guarded) -> None:
     lease, guard = guarded.sealed(5), guarded.guard()
     with guarded.database.connect() as native:
