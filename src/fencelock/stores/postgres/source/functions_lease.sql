@@ -141,7 +141,8 @@ $$;
 --
 -- The common case is one UPDATE: the lock was taken before and is free, nobody waits, enough tokens are reserved, and the
 -- claim cannot be a late duplicate. If another transaction changed the row since the statement began, the comparison of
--- its xmin fails, and `decide` considers everything again.
+-- its xmin fails, and `decide` considers everything again; and so it does if another one has the row locked. That one may
+-- be open for long, draw tokens of this lock, and be rolled back: a token that was drawn before it would be below them (T1).
 CREATE FUNCTION fencelock.acquire(
     p_lock bytea, p_digest text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
@@ -166,10 +167,13 @@ BEGIN
             SELECT k.key_id FROM fencelock.signing_key AS k
             WHERE k.not_before_s <= answer.now_us / 1000000 AND k.retired_s IS NULL
             ORDER BY k.not_before_s DESC, k.number DESC LIMIT 1)
-    FROM fencelock.lock AS before, fencelock.source AS s, fencelock.witness AS w
-    WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
-      AND l.digest IS NULL AND l.ended_digest IS DISTINCT FROM p_digest
-      AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
+    FROM (
+        SELECT free.xmin FROM fencelock.lock AS free
+        WHERE free.name = p_lock AND free.digest IS NULL AND free.ended_digest IS DISTINCT FROM p_digest
+          AND free.forgotten_us < p_born_us AND p_mode <> 'poll'
+        FOR UPDATE SKIP LOCKED
+    ) AS before, fencelock.source AS s, fencelock.witness AS w
+    WHERE l.name = p_lock AND l.xmin = before.xmin AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock)
       AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
       AND s.bound - (SELECT t.last_value FROM fencelock.token AS t) > 100000

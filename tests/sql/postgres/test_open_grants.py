@@ -1,0 +1,47 @@
+"""T1 on PostgreSQL, where a client may take a lock within a transaction that it leaves open, and roll it back."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from fencelock.model import digest_of_claim
+from fencelock.stores.postgres.source.store import PostgresSource
+from tests.sql.guarded import Step
+from tests.sql.postgres.fix_postgres import Database
+from tests.support.helpers import wait_until
+
+pytestmark = pytest.mark.server_wide
+
+BLOCKED = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
+
+
+def acquire(native: psycopg.Connection, claim: str) -> Any:
+    """Take the lock by a claim, and return the outcome and the token."""
+    statement = "SELECT (fencelock.acquire('a', %s, 'me', 60000, fencelock.now_us(), 'try', NULL, 1000, 10)).*"
+    [outcome, token, *_] = native.execute(statement, (digest_of_claim(claim),)).fetchone() or ()
+    return outcome, token
+
+
+def release(native: psycopg.Connection, claim: str) -> None:
+    """Release the lock."""
+    native.execute("SELECT fencelock.release('a', %s, fencelock.now_us())", (claim,))
+
+
+def test_t1_no_token_of_a_grant_that_is_rolled_back_is_above_that_of_who_waited_for_it(database: Database) -> None:
+    """The tokens are signed and known, whatever becomes of their transaction: the next holder's has to be above them."""
+    PostgresSource(database.url()).install()
+    with database.connect() as idle, database.connect() as holder:
+        acquire(idle, "first")
+        release(idle, "first")
+        idle.execute("BEGIN")
+        assert acquire(idle, "second")[0] == "granted"
+        waiting = Step(acquire, holder, "holder's")
+        wait_until(lambda: database.value(BLOCKED, holder.info.backend_pid))
+        release(idle, "second")
+        outcome, known = acquire(idle, "third")
+        assert outcome == "granted"
+        idle.execute("ROLLBACK")
+        outcome, token = waiting.end()
+    assert outcome == "granted"
+    assert token > known
