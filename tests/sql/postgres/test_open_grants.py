@@ -1,4 +1,4 @@
-"""T1 on PostgreSQL, where a client may take a lock within a transaction that it leaves open, and roll it back."""
+"""T1 on PostgreSQL, whose clients may call its functions themselves, and within a transaction that they roll back."""
 
 from typing import Any
 
@@ -45,3 +45,19 @@ def test_t1_no_token_of_a_grant_that_is_rolled_back_is_above_that_of_who_waited_
         outcome, token = waiting.end()
     assert outcome == "granted"
     assert token > known
+
+
+def test_t1_a_claim_that_broke_one_lock_gets_its_token_for_no_other_one(database: Database) -> None:
+    """An operator's, by calls of its own: neither by another name, nor by a name that is not the lock's."""
+    PostgresSource(database.url()).install()
+    statement = "SELECT token FROM fencelock.break_lease(%s::bytea, %s, %s, 'me', 'a test')"
+    digest = digest_of_claim("breaker's")
+    with database.connect() as native:
+        acquire(native, "holder's")
+        [token] = native.execute(statement, ("b", "b", digest)).fetchone() or ()
+        for name in "a", "b":
+            with pytest.raises(psycopg.errors.InvalidParameterValue):
+                native.execute(statement, ("a", name, digest))
+        assert native.execute(statement, ("b", "b", digest)).fetchone() == (token,)
+        [(holder,)] = native.execute("SELECT holder FROM fencelock.inspect('a', NULL, 1)").fetchall()
+    assert holder == "me"

@@ -130,7 +130,8 @@ END
 $$;
 
 -- name: create_break_lease
--- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
+-- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease, and it signs that token
+-- for no other lock.
 CREATE FUNCTION fencelock.break_lease(p_lock bytea, p_name text, p_digest text, p_who text, p_reason text)
 RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text, key_id text, signature text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
@@ -152,8 +153,13 @@ BEGIN
     SELECT s.source_id, s.epoch, s.history_id, s.bound, w.id IS NOT NULL
     INTO STRICT source_id, epoch, history_id, bound, is_whole FROM fencelock.source AS s
     LEFT JOIN fencelock.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid;
+    IF convert_to(p_name, 'UTF8') <> p_lock THEN
+        RAISE 'the audit would name another lock than the one that is broken: %', p_name USING ERRCODE = '22023';
+    END IF;
     SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.digest = p_digest;
-    IF FOUND THEN
+    IF FOUND AND done.subject <> p_name THEN
+        RAISE 'this claim has broken lock %, and breaks no other', done.subject USING ERRCODE = '22023';
+    ELSIF FOUND THEN
         token := done.token;
         holder := done.holder;
     ELSIF is_whole THEN
