@@ -235,8 +235,12 @@ def test_g14_what_is_done_is_not_deleted_by_hand(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("token", [5, 6], ids=["its own token is the mark", "a newer holder"])
-@pytest.mark.parametrize("holder", ["", "me"], ids=["forgotten", "begun anew"])
-def test_g14_what_is_done_is_not_taken_back_by_who_presents_the_mark(guarded: Guarded, holder: str, token: int) -> None:
+@pytest.mark.parametrize(
+    ("holder", "result"), [("", None), ("me", None), ("", "x")], ids=["forgotten", "begun anew", "forgotten with a result"]
+)
+def test_g14_what_is_done_is_not_taken_back_by_who_presents_the_mark(
+    guarded: Guarded, holder: str, result: str | None, token: int
+) -> None:
     """Its key would be done once more."""
     sql = guarded.sql
     work(guarded, "read committed", guarded.sealed(5), "done")
@@ -245,9 +249,29 @@ def test_g14_what_is_done_is_not_taken_back_by_who_presents_the_mark(guarded: Gu
         run(native, "START TRANSACTION")
         guarded.present(native, token)
         with pytest.raises(sql.client_error) as caught:
-            run(native, f"{sql.call}write_effect('reports', '{NIGHT}', %s, NULL, '')", holder)
+            run(native, f"{sql.call}write_effect('reports', '{NIGHT}', %s, %s, '')", holder, result)
         assert sql.code_of(caught.value) == "FL009"
         sql.after_error(native)
+    assert kept(guarded) == [(5, "done")]
+
+
+def test_g14_what_another_transaction_of_the_lease_has_just_done_is_not_begun_anew(guarded: Guarded) -> None:
+    """Both have presented the same mark; the second one reads the key before the first one's result is committed."""
+    sql = guarded.sql
+    guarded.sealed(5)
+    begin, end = (f"{sql.call}write_effect('reports', '{NIGHT}', 'me', {result}, '')" for result in ("NULL", "'done'"))
+    with guarded.client() as one, guarded.client() as other:
+        for native in one, other:
+            run(native, "START TRANSACTION")
+            guarded.present(native, 5)
+        run(one, end)
+        second = Step(run, other, begin)
+        guarded.wait_for_lock(other)
+        run(one, "COMMIT")
+        with pytest.raises(sql.client_error) as caught:
+            second.end()
+        assert sql.code_of(caught.value) == "FL009"
+        sql.after_error(other)
     assert kept(guarded) == [(5, "done")]
 
 

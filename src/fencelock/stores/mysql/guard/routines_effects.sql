@@ -43,7 +43,7 @@ MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE v_token BIGINT;
     CALL fencelock_check_presented(p_resource);
-    IF p_result IS NULL AND EXISTS (
+    IF (p_result IS NULL OR p_holder = '') AND EXISTS (
         SELECT 1 FROM fencelock_effect PARTITION (lasting)
             WHERE resource = p_resource AND effect_key = p_key AND result IS NOT NULL FOR UPDATE) THEN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 this key was done, and keeps its result: see fencelock purge --help';

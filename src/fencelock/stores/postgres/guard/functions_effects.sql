@@ -59,23 +59,28 @@ RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_
 $$
 BEGIN
     PERFORM fencelock.check_effect(p_resource);
-    IF p_result IS NULL THEN
-        PERFORM FROM fencelock.effect WHERE resource = p_resource AND key = p_key AND result IS NOT NULL FOR UPDATE;
+    IF p_holder = '' THEN
+        DELETE FROM fencelock.effect WHERE resource = p_resource AND key = p_key AND result IS NULL;
+        PERFORM FROM fencelock.effect WHERE resource = p_resource AND key = p_key;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+    ELSE
+        -- Another transaction of this lease may have written the result meanwhile: the row is compared once it is locked.
+        INSERT INTO fencelock.effect AS kept (resource, key, token, holder, began_at, result, request_digest)
+        SELECT p_resource, p_key, mark.token, p_holder, clock_timestamp(), p_result, p_request_digest
+        FROM fencelock.mark AS mark WHERE mark.resource = p_resource
+        ON CONFLICT (resource, key) DO UPDATE
+        SET token = excluded.token, holder = excluded.holder, result = excluded.result,
+            request_digest = excluded.request_digest,
+            began_at = CASE WHEN excluded.result IS NULL THEN excluded.began_at ELSE kept.began_at END
+        WHERE kept.result IS NULL OR excluded.result IS NOT NULL;
         IF FOUND THEN
-            RAISE 'key % of resource % was done, and keeps its result', p_key, p_resource
-                USING ERRCODE = 'FL009', HINT = 'Run fencelock purge --done, which forgets old results.';
+            RETURN;
         END IF;
     END IF;
-    IF p_holder = '' THEN
-        DELETE FROM fencelock.effect WHERE resource = p_resource AND key = p_key;
-        RETURN;
-    END IF;
-    INSERT INTO fencelock.effect AS kept (resource, key, token, holder, began_at, result, request_digest)
-    SELECT p_resource, p_key, mark.token, p_holder, clock_timestamp(), p_result, p_request_digest
-    FROM fencelock.mark AS mark WHERE mark.resource = p_resource
-    ON CONFLICT (resource, key) DO UPDATE
-    SET token = excluded.token, holder = excluded.holder, result = excluded.result, request_digest = excluded.request_digest,
-        began_at = CASE WHEN excluded.result IS NULL THEN excluded.began_at ELSE kept.began_at END;
+    RAISE 'key % of resource % was done, and keeps its result', p_key, p_resource
+        USING ERRCODE = 'FL009', HINT = 'Run fencelock purge --done, which forgets old results.';
 END
 $$;
 
