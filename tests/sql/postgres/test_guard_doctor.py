@@ -96,6 +96,23 @@ def test_a_role_that_could_disable_triggers_is_named(guarded: Guarded) -> None:
     assert (found.code, "owns public.reports" in found.message) == ("powerful-role", True)
 
 
+def test_a_role_that_could_replace_triggers_is_named(guarded: Guarded, role: str) -> None:
+    """CREATE OR REPLACE TRIGGER needs TRIGGER alone, which GRANT ALL gives."""
+    guarded.database.rows(f"GRANT TRIGGER ON reports TO {role}")
+    [found] = guard_store(guarded.database.url(user=role)).examine()
+    assert (found.code, "has TRIGGER on public.reports" in found.message) == ("powerful-role", True)
+    with guarded.database.connect(user=role) as native:
+        native.execute("CREATE FUNCTION pg_temp.pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")
+        native.execute(
+            "CREATE OR REPLACE TRIGGER fencelock BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON reports "
+            "FOR EACH STATEMENT EXECUTE FUNCTION pg_temp.pass()"
+        )
+    assert "lost-protection" in codes(guarded.database.url())
+    guarded.guard().protect("reports")
+    guarded.database.rows(f"REVOKE TRIGGER ON reports FROM {role}")
+    assert guard_store(guarded.database.url(user=role)).examine() == []
+
+
 def test_a_role_that_could_read_secrets_or_write_marks_is_named(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         for role in ("pg_read_all_data", "pg_write_all_data"):

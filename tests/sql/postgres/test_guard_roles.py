@@ -33,7 +33,7 @@ def application(guarded: Guarded) -> Guarded:
         native.execute(
             f"DO $$ BEGIN CREATE ROLE {APPLICATION} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
         )
-        native.execute(f"GRANT ALL ON reports TO {APPLICATION}")
+        native.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON reports TO {APPLICATION}")
         native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")
     guarded.guard().grant(APPLICATION)
     return guarded
@@ -137,6 +137,8 @@ def test_the_default_privileges_of_the_database_give_nothing_away(database: Data
         PostgresSource(database.url()).install()
         fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
         native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")
+        # The table is not fencelock's, and has these default privileges.
+        native.execute(f"REVOKE TRIGGER ON reports FROM {grantee}")
     assert guard_store(database.url(user=APPLICATION)).examine() == []
     assert PostgresSource(database.url(user=APPLICATION)).examine() == []
     with database.connect(user=APPLICATION) as native:

@@ -87,7 +87,9 @@ def _became_unprotectable(_: str, table: str, resource: str, reason: str) -> Fin
     )
 
 
-def _powers(_: str, role: str, is_superuser: bool, owned: list[str], may_touch_marks: bool) -> Finding | None:
+def _powers(
+    _: str, role: str, is_superuser: bool, owned: list[str], replaceable: list[str], may_touch_marks: bool
+) -> Finding | None:
     remedy = (
         "let the application use a role that owns nothing and has USAGE on the schema fencelock, and run doctor with "
         "its URL"
@@ -97,6 +99,13 @@ def _powers(_: str, role: str, is_superuser: bool, owned: list[str], may_touch_m
     elif owned:
         tables = ", ".join(owned)
         message = f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite"
+    elif replaceable:
+        tables = ", ".join(replaceable)
+        message = (
+            f"the role {role} of this URL has TRIGGER on {tables}: it can replace the triggers, and make some that run "
+            f"in other sessions"
+        )
+        remedy = f"REVOKE TRIGGER ON {tables} FROM {role}, or from the role or PUBLIC that has it; GRANT ALL gives it"
     elif may_touch_marks:
         message = f"the role {role} of this URL may read the guard's secrets or write marks: it can write as any holder"
     else:

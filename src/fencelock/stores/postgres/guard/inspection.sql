@@ -80,11 +80,17 @@ WHERE made.contype = 'f' AND made.conparentid = 0
 ORDER BY 1, 2;
 
 -- name: powers
--- What this role could do past the triggers: as a superuser, as the owner of these tables, or by rights on the marks, the
--- secret or the keys, such as those of the schema's owner and of members of pg_read_all_data or pg_write_all_data.
+-- What this role could do past the triggers: as a superuser, as the owner of these tables, by TRIGGER on these, with which
+-- CREATE OR REPLACE TRIGGER replaces one, or by rights on the marks, the secret or the keys, such as those of the schema's
+-- owner and of members of pg_read_all_data or pg_write_all_data.
 SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fencelock.protected_table AS protected JOIN pg_class ON oid = protected.relation
     WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
+    ARRAY(
+        SELECT protected.name FROM fencelock.protected_table AS protected
+        WHERE has_table_privilege(protected.relation, 'TRIGGER') OR EXISTS (
+            SELECT FROM pg_partition_tree(protected.relation) AS part WHERE has_table_privilege(part.relid, 'TRIGGER'))
+        ORDER BY 1),
     has_table_privilege('fencelock.mark', 'INSERT, UPDATE, DELETE, TRUNCATE')
     OR has_table_privilege('fencelock.floor', 'INSERT, UPDATE, DELETE, TRUNCATE')
     OR has_table_privilege('fencelock.guard_right', 'INSERT, UPDATE')
