@@ -61,3 +61,18 @@ def test_t1_a_claim_that_broke_one_lock_gets_its_token_for_no_other_one(database
         assert native.execute(statement, ("b", "b", digest)).fetchone() == (token,)
         [(holder,)] = native.execute("SELECT holder FROM fencelock.inspect('a', NULL, 1)").fetchall()
     assert holder == "me"
+
+
+@pytest.mark.parametrize(("channel", "digest"), [("", "d"), ("c" * 64, "d"), ("c", "d" * 8000)])
+def test_a_waiter_that_cannot_be_notified_stops_neither_a_release_nor_a_break(
+    database: Database, channel: str, digest: str
+) -> None:
+    """Channel and digest are what its client says."""
+    PostgresSource(database.url()).install()
+    queue = "SELECT (fencelock.acquire(%s, %s, 'me', 60000, fencelock.now_us(), 'wait', %s, 1000, 10)).outcome"
+    with database.connect() as native:
+        acquire(native, "holder's")
+        assert native.execute(queue, (b"a", digest, channel)).fetchone() == ("queued",)
+        [was_held] = native.execute("SELECT was_held FROM fencelock.release('a', %s, 1)", ("holder's",)).fetchone() or ()
+        native.execute("SELECT fencelock.break_lease('a', 'a', 'd3', 'me', 'a test')")
+    assert was_held

@@ -211,13 +211,14 @@ CREATE TRIGGER token_grows BEFORE UPDATE OF token ON fencelock.lock FOR EACH ROW
 WHEN (NEW.token <= OLD.token) EXECUTE FUNCTION fencelock.token_grows();
 
 -- name: create_notify_head
--- Notify the head of a lock's queue, if there is one, that its turn may have come. The notification carries its digest.
+-- Notify the head of a lock's queue, if there is one, that its turn may have come. The notification carries its digest. A
+-- channel or digest that the server would refuse is passed over: it would make the holder's release fail, and a break.
 CREATE FUNCTION fencelock.notify_head(p_lock bytea, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
 $$
 DECLARE
     head fencelock.waiter := fencelock.live_head(p_lock, p_now_us);
 BEGIN
-    IF head.channel IS NOT NULL THEN
+    IF octet_length(head.channel) BETWEEN 1 AND 63 AND octet_length(head.digest) < 8000 THEN
         PERFORM pg_notify(head.channel, head.digest);
     END IF;
 END
