@@ -236,7 +236,9 @@ def test_g14_what_is_done_is_not_deleted_by_hand(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("token", [5, 6], ids=["its own token is the mark", "a newer holder"])
 @pytest.mark.parametrize(
-    ("holder", "result"), [("", None), ("me", None), ("", "x")], ids=["forgotten", "begun anew", "forgotten with a result"]
+    ("holder", "result"),
+    [("", None), ("me", None), ("", "x")],
+    ids=["forgotten", "begun anew", "forgotten with a result"],
 )
 def test_g14_what_is_done_is_not_taken_back_by_who_presents_the_mark(
     guarded: Guarded, holder: str, result: str | None, token: int

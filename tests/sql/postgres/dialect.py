@@ -124,7 +124,10 @@ class PostgresDialect(SqlDialect):
         def make(*groups: str) -> str:
             role = f"role{len(made)}_{database.name}"
             database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fencelock TO {role}")
-            database.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON reports TO {role}; GRANT USAGE ON SCHEMA public TO {role}")
+            database.rows(
+                f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON reports TO {role}; "
+                f"GRANT USAGE ON SCHEMA public TO {role}"
+            )
             for group in groups:
                 database.rows(f"GRANT {group} TO {role}")
             made.append(role)

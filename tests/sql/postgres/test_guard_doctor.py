@@ -102,7 +102,9 @@ def test_a_role_that_could_replace_triggers_is_named(guarded: Guarded, role: str
     [found] = guard_store(guarded.database.url(user=role)).examine()
     assert (found.code, "has TRIGGER on public.reports" in found.message) == ("powerful-role", True)
     with guarded.database.connect(user=role) as native:
-        native.execute("CREATE FUNCTION pg_temp.pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")
+        native.execute(
+            "CREATE FUNCTION pg_temp.pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
+        )
         native.execute(
             "CREATE OR REPLACE TRIGGER fencelock BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON reports "
             "FOR EACH STATEMENT EXECUTE FUNCTION pg_temp.pass()"

@@ -29,7 +29,7 @@ def release(native: psycopg.Connection, claim: str) -> None:
 
 
 def test_t1_no_token_of_a_grant_that_is_rolled_back_is_above_that_of_who_waited_for_it(database: Database) -> None:
-    """The tokens are signed and known, whatever becomes of their transaction: the next holder's has to be above them."""
+    """Its tokens are signed and known, whatever becomes of it: the next holder's has to be above them."""
     PostgresSource(database.url()).install()
     with database.connect() as idle, database.connect() as holder:
         acquire(idle, "first")
@@ -73,6 +73,8 @@ def test_a_waiter_that_cannot_be_notified_stops_neither_a_release_nor_a_break(
     with database.connect() as native:
         acquire(native, "holder's")
         assert native.execute(queue, (b"a", digest, channel)).fetchone() == ("queued",)
-        [was_held] = native.execute("SELECT was_held FROM fencelock.release('a', %s, 1)", ("holder's",)).fetchone() or ()
+        [was_held] = (
+            native.execute("SELECT was_held FROM fencelock.release('a', %s, 1)", ("holder's",)).fetchone() or ()
+        )
         native.execute("SELECT fencelock.break_lease('a', 'a', 'd3', 'me', 'a test')")
     assert was_held
