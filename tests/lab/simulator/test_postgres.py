@@ -59,7 +59,7 @@ def test_fresh_seeds_break_no_rule(simulated, capsys):
 
 
 IS_ENDED = {
-    "create_acquire": {"l.ended_digest IS DISTINCT FROM p_digest": "true", "l.forgotten_us < p_born_us": "true"},
+    "create_acquire": {"free.ended_digest IS DISTINCT FROM p_digest": "true", "free.forgotten_us < p_born_us": "true"},
     "create_decide": {"p_digest = held.ended_digest": "false", "greatest(held.forgotten_us, ": "greatest("},
 }
 ARE_ALIVE = {
@@ -79,7 +79,7 @@ def rare(*parameters):
         ("T1", {"create_begin_history": {"PERFORM setval('fencelock.token', base);": ""}}),
         rare("T3", {"create_decide": {"answer.token := held.token": "answer.token := nextval('fencelock.token')"}}),
         rare("T4", {"create_renew": {"AND l.deadline_us > moment": ""}}),
-        ("H1", {"create_acquire": {"l.digest IS NULL AND": ""}}),
+        ("H1", {"create_acquire": {"free.digest IS NULL AND": ""}}),
         ("H1|H4", {"create_end_lease": {"AND digest = p_digest": ""}}),
         ("H4|H8", IS_ENDED),
         rare("H4|H8", {"create_purge": {"SET born_after_us = fencelock.past_us()": "SET born_after_us = 0"}}),
