@@ -44,7 +44,7 @@ def purge_marks(
             old += (mark for mark in found if mark.token <= source.last_token)
             is_more = len(found) == MAX_PURGED_MARKS
             after = found[-1].resource if found else after
-        # After the marks are found: whoever has raised one of them had its lease before, which runs still or is over.
+        # After the marks are found: the lease that raised a mark was granted before, so it is held now or over.
         held = read_held() if old else frozenset()
         old = [mark for mark in old if mark.token not in held]
         for start in range(0, len(old), MAX_PURGED_MARKS):

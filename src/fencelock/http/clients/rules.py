@@ -187,7 +187,7 @@ class OutgoingRequest:
     def _check_may_send(self) -> None:
         """Raise if the token may not go to this origin, or comes there too late to be a seal (G2)."""
         rules = self._rules
-        # An error, not a request without the token: whoever a redirect names would answer that unfenced.
+        # An error, not a request without the token: the service that a redirect names would answer it unfenced.
         if self.origin not in rules.origins:
             raise ConfigError(
                 f"{self._request} is not sent: the token is for {', '.join(sorted(rules.origins))} only. If a "
@@ -205,7 +205,7 @@ class OutgoingRequest:
 
     @contextmanager
     def _before_sending(self) -> Iterator[None]:
-        """A block that may find that the request is not to be sent: after a redirected write that is not definite."""
+        """Raise the block's error; after a redirected write it is not definite, though this request is not sent."""
         try:
             yield
         except FencelockError as error:

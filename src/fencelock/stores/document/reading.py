@@ -133,7 +133,7 @@ def decide(
     give_up_ms, pauses = state.now_ms() + DECISIONS_MS, growing_pauses(state.random)
     for number in range(MAX_DECISIONS):
         view = yield from look(state, name)
-        # A grant that created the document could come late, after a purge: that there is none would be true once more.
+        # A grant must not create the document: it could arrive late, after a purge, and find none once more.
         if creates and view.version is None:
             yield write_lock(name, view.lock, None)
             continue

@@ -47,7 +47,7 @@ def install(state: ClusterState) -> Operations:
                 f"Name another prefix in the URL's path"
             )
         value = encode_record(_draw_id(), 1, _draw_id(), 0)
-        # Another process may install it at the same time: the record that is read next counts, whoever wrote it.
+        # Another process may install it at the same time: the record that is read next counts, even if it wrote it.
         yield from state.execute(wire.txn([wire.is_absent(key)], [wire.put(key, value)]))
     yield from state.read_record()
 

@@ -98,7 +98,7 @@ def _open_listening(database: Path, path: str) -> FileIO:
     for _ in range(_MAX_RACES):
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-            # By chmod, since mkdir subtracts the umask. Whoever may read the database may enter the folder (r gives x).
+            # By chmod, since mkdir subtracts the umask. Who may read the database may enter the folder (r gives x).
             os.chmod(folder, permissions | (permissions & 0o444) >> 2)
         with suppress(FileExistsError, FileNotFoundError):
             os.mkfifo(path, 0o600)
