@@ -11,7 +11,15 @@ from dataclasses import replace
 
 from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.tenure import Tenure
-from fencelock.errors import SealLostError, SourceUnavailableError, StaleTokenError, TokenCollisionError, WrongLockError
+from fencelock.errors import (
+    GuardError,
+    ImplausibleTokenError,
+    SealLostError,
+    SourceUnavailableError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
 from fencelock.model import one_way
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import check_plausible
@@ -231,6 +239,16 @@ class AnyTokenPlausible(PatientSession):
 class OperatorsTokenPlausible(PatientSession):
     def _change_mark(self, request):
         super()._change_mark(request._replace(is_implausible=True))
+
+
+class ImplausibleUnderAnotherName(PatientSession):
+    """Refuses with an error that no hook counts."""
+
+    def _raise_marks(self, request):
+        try:
+            super()._raise_marks(request)
+        except ImplausibleTokenError as error:
+            raise GuardError(str(error)) from error
 
 
 class OnlyTheClockCounts(PatientSession):
@@ -531,6 +549,7 @@ BROKEN_GUARDS = (
     (ProofInTheMark, "test_a_mark_keeps_the_digest_and_no_proof"),
     (AnyTokenPlausible, "test_an_implausible_token_is_refused"),
     (OperatorsTokenPlausible, "test_an_implausible_token_is_refused"),
+    (ImplausibleUnderAnotherName, "test_each_refusal_is_told_once"),
     (OnlyTheClockCounts, "test_a_token_near_the_mark_is_plausible"),
     (FloorForgotten, "test_a_purged_mark_leaves_a_floor"),
     (FloorForKnownResources, "test_a_floor_is_for_every_resource_of_its_source"),

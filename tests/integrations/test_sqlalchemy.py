@@ -148,6 +148,19 @@ def test_a_seal_is_made_once_per_tenure(
     assert [event.name for event in told] == ["sealed", "refused"]
 
 
+def test_a_refusal_in_observe_mode_is_told_once_a_block(stack: Stack, guarded: GuardedDatabase) -> None:
+    told: list[fencelock.Event] = []
+    hooks = fencelock.Hooks(on_refused=told.append)
+    guard = fencelock.guard(guarded.url, resource="reports", lock=LOCK, hooks=hooks)
+    guard.unprotect(reason="a test")
+    guard.protect("reports", mode="observe")
+    guard.seal(HandmadeLease(6))
+    late = HandmadeLease(5)
+    for blocks in (1, 2):
+        stack.fenced(late, write("observed"), guard=guard)
+        assert [event.reason for event in told] == ["stale"] * blocks
+
+
 # --- what is refused --------------------------------------------------------------------------------
 @pytest.mark.reduced
 def test_g1_a_stale_holder_is_refused(stack: Stack, guarded: GuardedDatabase, lease: HandmadeLease) -> None:

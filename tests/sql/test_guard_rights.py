@@ -2,16 +2,29 @@
 did can be undone. What each server alone has is in the folder of its name.
 """
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from fencelock import ConfigError, GuardError, ImplausibleTokenError, RightError, UnfencedWriteError, inspect_resources
+import fencelock
+import fencelock.aio
+from fencelock import (
+    ConfigError,
+    Event,
+    Guard,
+    GuardError,
+    Hooks,
+    ImplausibleTokenError,
+    RightError,
+    UnfencedWriteError,
+    inspect_resources,
+)
 from fencelock.model import MAX_TOKEN, PLAUSIBLE_GAIN, token_ceiling
 from fencelock.protocol.guard_requests import Right
 from tests.sql.dialect import MakeRole, run
 from tests.sql.guarded import FORGED, Guarded, Step, write
-from tests.support.guards import RESOURCE, HandmadeLease, HandmadeSource, sequencer
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource, sequencer
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
@@ -26,6 +39,47 @@ def test_g12_a_right_to_one_resource_is_none_to_another(guarded: Guarded, role: 
         with pytest.raises(RightError, match=guarded.sql.refused_resource.format("orders")):
             guarded.guard(*resources, user=role).seal(HandmadeLease(6))
     assert "orders" not in {mark.resource for mark in inspect_resources(guarded.database.url()).marks}
+
+
+def test_a_hook_is_told_once_of_each_refusal_of_a_role_without_a_right(guarded: Guarded, role: str) -> None:
+    """By every way to a refusal: a seal, a block, a close, and a check that was passed before the right was taken."""
+    told: list[Event] = []
+    owner, lease, url = guarded.guard(), HandmadeLease(5), guarded.database.url(user=role)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK, hooks=Hooks(on_refused=told.append))
+    guard_async = fencelock.aio.guard(url, resource=RESOURCE, lock=LOCK, hooks=Hooks(on_refused=told.append))
+
+    async def write_async() -> None:
+        async with guard_async.transaction(lease):
+            pass
+
+    ways = (
+        lambda: guard.seal(lease),
+        lambda: write_in(guard, lease),
+        lambda: guard.close(lease),
+        lambda: asyncio.run(guard_async.seal(lease)),
+        lambda: asyncio.run(write_async()),
+        lambda: asyncio.run(guard_async.close(lease)),
+    )
+    refused = Event("refused", LOCK, 5, RESOURCE, reason="missing-right")
+    for way in ways:
+        with pytest.raises(RightError):
+            way()
+        assert told == [refused]
+        told.clear()
+    owner.grant(role)
+    guard.seal(lease)
+    with guarded.client(user=role) as native:
+        run(native, "BEGIN")
+        admission = guard.check(lease, connection=native)
+        owner.revoke(role, reason="a test")
+        with pytest.raises(RightError), admission:
+            pass
+    assert told == [refused]
+
+
+def write_in(guard: Guard, lease: HandmadeLease) -> None:
+    with guard.transaction(lease) as native:
+        write(native)
 
 
 def test_g12_a_right_to_a_prefix_is_one_to_each_resource_with_it(guarded: Guarded, role: str) -> None:

@@ -2,6 +2,7 @@
 no token that the source has not issued, in any language.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock import ForgedSequencerError, Guard, Sequencer, SigningKey, Source, Verifier
+import fencelock.aio
+from fencelock import Event, ForgedSequencerError, Guard, Hooks, Sequencer, SigningKey, Source, Verifier
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.registry import source_store
@@ -190,6 +192,21 @@ def test_g12_a_signed_lease_writes_and_an_unsigned_or_forged_sequencer_seals_not
     }.items():
         refuse_seal(guarded, damaged, f"not a sequencer: .*{reason}", guarded.sql.no_sequencer)
     assert strict.mark().token == known.token
+
+
+def test_a_hook_is_told_once_of_each_forged_sequencer(guarded: Guarded, source: Source, strict: Guard) -> None:
+    told: list[Event] = []
+    hooks, url = Hooks(on_refused=told.append), guarded.database.url()
+    guards = [make(url, resource=RESOURCE, lock=LOCK, hooks=hooks) for make in (fencelock.guard, fencelock.aio.guard)]
+    with source.lock(LOCK) as lease:
+        forged = replace(lease.sequencer, token=lease.token + 9)
+    with pytest.raises(ForgedSequencerError):
+        guards[0].seal(forged)
+    with pytest.raises(ForgedSequencerError), guards[0].transaction(forged):
+        pass
+    with pytest.raises(ForgedSequencerError):
+        asyncio.run(guards[1].seal(forged))
+    assert told == [Event("refused", LOCK, forged.token, RESOURCE, reason="forged")] * 3
 
 
 def test_g12_a_true_signature_of_another_lock_source_history_or_proof_is_none(

@@ -127,7 +127,7 @@ class AsyncGuard(BaseGuard):
         credential = credential_of(lease)
         check_closable(credential)
         self._check_free()
-        await self._executor.run(self._core.close_flow(credential))
+        await self._executor.close(credential)
 
     async def mark(self) -> Mark:
         """Return the mark of the guard's one resource; token 0 if it was never sealed."""

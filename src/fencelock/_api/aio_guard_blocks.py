@@ -112,8 +112,9 @@ class AsyncAdmission(UncopyableBlock):
         connection = await self._admit()
         try:
             self._credential.enter_guarded(self._block)
-            flow = self._core.present_flow(self._credential, self._limit, self._once)
-            self._presented = (await run_async(flow, connection)).presented
+            with self._core.emitting_refusals(self._credential):
+                flow = self._core.present_flow(self._credential, self._limit, self._once)
+                self._presented = (await run_async(flow, connection)).presented
         except BaseException:
             self._credential.leave_guarded(self._block)
             raise
@@ -130,7 +131,7 @@ class AsyncAdmission(UncopyableBlock):
 
     async def _unpresent(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:
-            with self._limit.explaining():
+            with self._core.emitting_refusals(self._credential), self._limit.explaining():
                 flow = self._core.withdraw_flow(self._credential, self._presented, self._once)
                 await run_async(flow, connection)
         except FencelockError:

@@ -64,6 +64,9 @@ class Executor(Protocol):
     async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
 
+    async def close(self, credential: Credential) -> None:
+        """Make the lease's own token stale."""
+
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
 
@@ -117,6 +120,11 @@ class AsyncioExecutor:
         with self._core.emitting_refusals(credential):
             sealed = await self.run(self._core.seal_flow(credential, once))
         self._core.emit_sealed(credential, sealed)
+
+    async def close(self, credential: Credential) -> None:
+        """Make the lease's own token stale."""
+        with self._core.emitting_refusals(credential):
+            await self.run(self._core.close_flow(credential))
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -245,6 +253,10 @@ class ThreadExecutor:
     async def seal(self, credential: Credential, once: Once | None = None) -> None:
         """Seal every resource."""
         await self._beginnings.run(self._core.seal, credential, once)
+
+    async def close(self, credential: Credential) -> None:
+        """Make the lease's own token stale."""
+        await self._beginnings.run(self._core.close, credential)
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""

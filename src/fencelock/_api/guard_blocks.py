@@ -98,8 +98,9 @@ class Admission(UncopyableBlock):
         credential = self._credential
         try:
             credential.enter_guarded(self._block)
-            flow = self._core.present_flow(credential, self._limit, self._once)
-            self._presented = run(flow, self._connection).presented
+            with self._core.emitting_refusals(credential):
+                flow = self._core.present_flow(credential, self._limit, self._once)
+                self._presented = run(flow, self._connection).presented
         except BaseException:
             credential.leave_guarded(self._block)
             raise
@@ -116,7 +117,7 @@ class Admission(UncopyableBlock):
 
     def _unpresent(self, error: BaseException | None) -> None:
         try:
-            with self._limit.explaining():
+            with self._core.emitting_refusals(self._credential), self._limit.explaining():
                 flow = self._core.withdraw_flow(self._credential, self._presented, self._once)
                 run(flow, self._connection)
         except FencelockError:

@@ -136,7 +136,8 @@ class GuardCore:
 
     def close(self, credential: Credential) -> None:
         """Make the lease's own token stale."""
-        self.run(self.close_flow(credential))
+        with self.emitting_refusals(credential):
+            self.run(self.close_flow(credential))
 
     def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -239,16 +240,17 @@ class GuardCore:
     def emit_guarded(self, credential: Credential, began_s: float, reason: str | None) -> None:
         """Emit the end of a guarded transaction."""
         if is_observed(self.hooks, "guarded"):
-            resources = self.scope.resources
-            resource = resources[0] if len(resources) == 1 else None
             duration = time.monotonic() - began_s
-            token = credential.sequencer.token
+            token, resource = credential.sequencer.token, self._only_resource()
             emit(self.hooks, Event("guarded", self.scope.lock, token, resource, duration=duration, reason=reason))
+
+    def _only_resource(self) -> str | None:
+        return self.scope.resources[0] if len(self.scope.resources) == 1 else None
 
     def emit_refused(self, credential: Credential, error: GuardError, resource: str | None = None) -> None:
         """Emit a refusal of the token; a mistake in using the guard is not one."""
         if (reason := KINDS.get(type(error))) is not None:
-            resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
+            resource = resource or getattr(error, "resource", None) or self._only_resource()
             emit(self.hooks, Event("refused", self.scope.lock, credential.sequencer.token, resource, reason=reason))
 
 

@@ -15,8 +15,11 @@ from fencelock._flows.doubts import keep_mark_in_doubt
 from fencelock._flows.marks import read_marks
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
+    ForgedSequencerError,
     GuardError,
+    ImplausibleTokenError,
     OutcomeUnknownError,
+    RightError,
     SealLostError,
     StaleTokenError,
     TokenCollisionError,
@@ -47,6 +50,9 @@ KINDS: dict[type[GuardError], str] = {
     TokenCollisionError: "collision",
     WrongLockError: "wrong-lock",
     SealLostError: "seal-lost",
+    ImplausibleTokenError: "implausible",
+    ForgedSequencerError: "forged",
+    RightError: "missing-right",
 }
 """The reason for which a lease was refused, in one word, for observe mode and hooks."""
 _MEMORY_SCHEME = "memory://"

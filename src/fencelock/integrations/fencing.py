@@ -112,6 +112,8 @@ class Fencing:
         self._core = core
         self._credential = credential
         self._once = once
+        self._is_sealed_now = False
+        """Whether this block has sealed, which tells the refusals of observe mode."""
 
     @property
     def scope(self) -> Scope:
@@ -137,11 +139,13 @@ class Fencing:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""
         if not self._core.is_sealed(self._credential):
             self._core.seal(self._credential, self._once)
+            self._is_sealed_now = True
 
     async def seal_async(self) -> None:
         """`seal` for asyncio."""
         if not self._core.is_sealed(self._credential):
             await executor_for(self._core).seal(self._credential, self._once)
+            self._is_sealed_now = True
 
     @contextmanager
     def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
@@ -152,9 +156,11 @@ class Fencing:
         core, credential = self._core, self._credential
         with core.emitting_refusals(credential):
             opened = run_generator(core.present_flow(credential, self.limit, self._once), perform)
-        core.emit_observed(credential, opened.refused)
+        if not self._is_sealed_now:
+            core.emit_observed(credential, opened.refused)
         yield
-        run_generator(core.withdraw_flow(credential, opened.presented, self._once), perform)
+        with core.emitting_refusals(credential):
+            run_generator(core.withdraw_flow(credential, opened.presented, self._once), perform)
 
 
 def fencing_of(

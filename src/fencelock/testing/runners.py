@@ -19,7 +19,7 @@ from fencelock._drivers.aio import AsyncDriver
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import MIN_CLAIMS, Attempt, acquire
 from fencelock._flows.renewal import end_lease, release
-from fencelock.hooks import NO_HOOKS
+from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Sequencer
 from fencelock.protocol import GuardStore, SourceFlow, SourceStore
 from fencelock.stores.registry import guard_store, source_store
@@ -151,11 +151,15 @@ class HolderCredential(SequencerCredential):
         return self._claim
 
 
-def sync_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> Guard:
+def sync_guard(
+    store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False, hooks: Hooks = NO_HOOKS
+) -> Guard:
     """Return a guard over a store that no URL needs to lead to."""
-    return Guard(store, scope_at(store, None, resources, lock, independent=independent), NO_HOOKS)
+    return Guard(store, scope_at(store, None, resources, lock, independent=independent), hooks)
 
 
-def async_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> AsyncGuard:
+def async_guard(
+    store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False, hooks: Hooks = NO_HOOKS
+) -> AsyncGuard:
     """Return an async guard over a store that no URL needs to lead to."""
-    return AsyncGuard(store, scope_at(store, None, resources, lock, independent=independent), NO_HOOKS)
+    return AsyncGuard(store, scope_at(store, None, resources, lock, independent=independent), hooks)

@@ -8,7 +8,7 @@ import inspect
 from contextlib import closing
 from typing import Any
 
-from fencelock import Mark, Sequencer, SourceInfo
+from fencelock import Event, Hooks, Mark, Sequencer, SourceInfo
 from fencelock.protocol import (
     AuditEntry,
     Begin,
@@ -109,6 +109,8 @@ class GuardRig(Rig):
         self.history_id = draw_claim()
         self.claims: dict[Sequencer, str] = {}
         self.marked: set[str] = set()
+        self.refused: list[Event] = []
+        """Every refusal that a hook of this check's guards was told of."""
         self.tokens_drawn = 0
         self.capabilities = self.make_store(self.url).capabilities
         self.loop = AsyncRunner(self.now_us) if self.is_async else None
@@ -148,7 +150,8 @@ class GuardRig(Rig):
     def unmarked_guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
         """Return a guard with its own store, of resources that may have no mark."""
         make_guard = async_guard if self.is_async else sync_guard
-        return make_guard(self.make_store(self.url), resources, lock, independent=independent)
+        hooks = Hooks(on_refused=self.refused.append)
+        return make_guard(self.make_store(self.url), resources, lock, independent=independent, hooks=hooks)
 
     def do(self, result: Any) -> Any:
         """Return the result of a guard's method; await it if the guard is async."""

@@ -6,11 +6,19 @@ A claim is the holder's secret, its proof is H(claim), and its digest is H(proof
 import dataclasses
 from contextlib import suppress
 
+from fencelock import Event
 from fencelock import protocol as ask
-from fencelock.errors import FencelockError, GuardError, ImplausibleTokenError
+from fencelock.errors import (
+    FencelockError,
+    GuardError,
+    ImplausibleTokenError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
 from fencelock.model import PLAUSIBLE_GAIN, Sequencer
-from fencelock.protocol import GuardFlow, digest_of_claim, one_way
-from fencelock.testing.conformance.guard_rig import GuardRig
+from fencelock.protocol import GuardFlow, digest_of_claim, draw_claim, one_way
+from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
 from fencelock.testing.conformance.rig import refusal, require
 from fencelock.testing.conformance.source_rig import Claimant, SourceRig
 
@@ -193,6 +201,31 @@ class MarkProofChecks(GuardRig):
             self.do(self.guard().raise_to(HUGE, reason="a check"))
         require(self.mark() == dataclasses.replace(self.mark(), token=5), "G12: a refusal changes nothing")
         self.write(self.guard(), lease, "still mine")
+
+    def test_each_refusal_is_told_once(self) -> None:
+        """A hook is told of each token that a guard refuses, whether it sealed, opened a block or closed."""
+        holder = self.sequencer(5)
+        self.write(self.guard(), holder, "mine")
+        refused = (
+            ("stale", StaleTokenError, self.sequencer(4)),
+            ("collision", TokenCollisionError, self.sequencer(5)),
+            ("wrong-lock", WrongLockError, dataclasses.replace(self.sequencer(9), source_id=draw_claim())),
+            ("implausible", ImplausibleTokenError, self.sequencer(HUGE)),
+        )
+        for reason, kind, lease in refused:
+            event = Event("refused", LOCK, lease.token, "r", reason=reason)
+            with refusal(kind, f"{reason}: the seal is refused"):
+                self.seal(self.guard(), lease)
+            require(self.refused == [event], f"a hook is told once of a seal that is refused: {self.refused}")
+            with refusal(kind, f"{reason}: the block is refused"):
+                self.write(self.guard(), lease, "theirs")
+            require(self.refused == [event] * 2, f"a hook is told once of a block that is refused: {self.refused}")
+            self.refused.clear()
+        other = self.sequencer(5)
+        with refusal(TokenCollisionError, "collision: another lease's close is refused"):
+            self.close(self.guard(), other)
+        event = Event("refused", LOCK, 5, "r", reason="collision")
+        require(self.refused == [event], f"a hook is told once of a close that is refused: {self.refused}")
 
     def test_a_token_near_the_mark_is_plausible(self) -> None:
         """G12: an operator may vouch for a source whose clock was wrong, and its next tokens are admitted too."""
