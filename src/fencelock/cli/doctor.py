@@ -14,9 +14,9 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
-from fencelock._api.lock_options import is_named, resolve_url
+from fencelock._api.lock_options import is_named
 from fencelock.cli.errors import NEGATIVE_RESULT
-from fencelock.cli.options import guard_option, json_option, source_option
+from fencelock.cli.options import guard_option, json_option, source_option, source_url
 from fencelock.cli.output import emit, printable, showing_work
 from fencelock.protocol.guard_requests import Floor
 from fencelock.protocol.stores import GuardStore
@@ -73,7 +73,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
       fencelock doctor --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
     """
     stores = {url: guard_store(url) for url in guards}
-    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected, showing_work("examining"):
+    with fencelock.connect(source_url(source)) as connected, showing_work("examining"):
         findings = _examine_source(connected)
         can_be_read = UNREAD.isdisjoint(finding.code for finding in findings)
         # Nobody has spoken of the default source, which does not exist either.

@@ -20,6 +20,13 @@ def source_option(function: Function) -> Function:
     return click.option("--source", metavar="URL", help=SOURCE_HELP)(function)
 
 
+def source_url(source: str | None) -> str:
+    """Return the URL that `--source` stands for. It makes nothing; `fencelock.connect` makes the default's folder."""
+    from fencelock._api.lock_options import resolve_url
+
+    return resolve_url(source, makes_folder=False)
+
+
 def lock_argument(function: Function) -> Function:
     """Add NAME, passed as `name`: a shell completes it by the locks of the source."""
     return click.argument("name", shell_complete=_complete_lock)(function)
@@ -28,10 +35,9 @@ def lock_argument(function: Function) -> Function:
 def _complete_lock(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the names that begin so; none where the source cannot be asked. It makes no folder and no file."""
     import fencelock
-    from fencelock._api.lock_options import resolve_url
 
     try:
-        with fencelock.connect(resolve_url(ctx.params.get("source"), makes_folder=False)) as source:
+        with fencelock.connect(source_url(ctx.params.get("source"))) as source:
             names = [info.name for info in islice(source.locks(), MAX_COMPLETIONS)]
     except fencelock.FencelockError:
         return []

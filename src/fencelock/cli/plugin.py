@@ -29,7 +29,7 @@ from fencelock.cli.errors import (
     USAGE,
     complain,
 )
-from fencelock.cli.options import guard_option, json_option, reason_option, source_option
+from fencelock.cli.options import guard_option, json_option, reason_option, source_option, source_url
 from fencelock.cli.output import emit, printable, table, token_text
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "printable",
     "reason_option",
     "source_option",
+    "source_url",
     "table",
     "token_text",
 ]

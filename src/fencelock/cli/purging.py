@@ -7,8 +7,7 @@ may ask for, or that is in doubt, and what a mark refused is refused without it.
 import click
 
 import fencelock
-from fencelock._api.lock_options import resolve_url
-from fencelock.cli.options import guard_option, json_option, source_option
+from fencelock.cli.options import guard_option, json_option, source_option, source_url
 from fencelock.cli.output import emit, showing_work
 
 _S_PER_DAY = 86_400
@@ -73,7 +72,7 @@ def _purge(source: str | None, guards: tuple[str, ...], older_than: float | None
     age_s = older_than * _S_PER_DAY
     if is_done:
         return sum(fencelock.purge_effects(url, older_than=age_s) for url in guards)
-    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
+    with fencelock.connect(source_url(source)) as connected:
         return sum(fencelock.purge_marks(url, source=connected, older_than=age_s) for url in guards)
 
 

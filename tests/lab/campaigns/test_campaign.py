@@ -14,6 +14,7 @@ import pytest
 
 import fencelock
 from fencelock import inspect_resources
+from fencelock._api import lock_options
 from fencelock_lab.campaigns.controls import CONTROLS, DOCUMENT_CONTROLS, SOUND
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
@@ -160,6 +161,15 @@ def test_a_dry_run_touches_nothing(program: Program) -> None:
     assert len(told["makes"]) == 6
     assert (program.folder / "app.db").read_bytes() == before
     assert not (program.folder / "locks.db").exists()
+
+
+def test_a_dry_run_makes_no_folder_for_the_default_source(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = program.folder / "state" / "fencelock"
+    monkeypatch.setattr(lock_options, "default_folder", lambda: folder)
+    program.environment["FENCELOCK_SOURCE"] = ""
+    told = program.json("verify", "--guard", file_at(program.folder), "--dry-run")
+    assert told["source"] == f"sqlite:///{folder}/locks.db"
+    assert not folder.parent.exists()
 
 
 def test_a_dry_run_says_that_the_guards_file_does_not_exist(program: Program) -> None:

@@ -1,7 +1,7 @@
 """What a campaign of `fencelock verify` attacks, and with which settings: made from what the user asks for.
 
 Promise: options that contradict each other are refused before anything is started. What was started or made is ended
-and removed with the block. A dry run starts nothing.
+and removed with the block. A dry run starts and makes nothing.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 import fencelock
-from fencelock.cli.plugin import complain
+from fencelock.cli.plugin import complain, source_url
 from fencelock_lab.campaigns.files import new_database
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
 
@@ -134,7 +134,13 @@ def _set_up(
     elif wishes.guard is None:
         raise click.UsageError("say what to attack with --guard URL or --own, or judge a history with --check FILE")
     else:
-        yield wishes.source, wishes.guard, None
+        yield _source_shown(wishes.source) if is_dry else wishes.source, wishes.guard, None
+
+
+def _source_shown(source: str | None) -> str | None:
+    """Return the source of a dry run: the default file by its URL, because `connect(None)` makes its folder."""
+    is_named = source is not None or os.environ.get("FENCELOCK_SOURCE")
+    return source if is_named else source_url(None)
 
 
 @contextmanager
