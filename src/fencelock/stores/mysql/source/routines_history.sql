@@ -6,9 +6,7 @@
 -- a result only, and in a variable of the session.
 CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    COMMIT AND NO CHAIN;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION READ ONLY;
+    CALL fencelock_begin_reading();
     SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token,
            CONVERT(@fencelock_mask := COALESCE(@fencelock_mask, SHA2(CONCAT_WS(
                '.', mask_secret, CONNECTION_ID(), UUID(), SYSDATE(6)), 256)) USING ascii)
@@ -133,9 +131,7 @@ BEGIN
     IF IS_UNREADABLE(p_proof, v_proof, @fencelock_mask) THEN
         CALL fencelock_refuse_mask();
     END IF;
-    COMMIT AND NO CHAIN;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION READ ONLY;
+    CALL fencelock_begin_reading();
     SELECT IF(l.digest = v_digest AND l.epoch = s.epoch AND s.history_id = p_history_id, GREATEST(0, LEAST(
                l.deadline_us - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), l.ttl_ms * 1000)) DIV 1000, 0),
            l.token
@@ -206,9 +202,7 @@ CREATE PROCEDURE fencelock_inspect(IN p_lock VARBINARY(512), IN p_after VARBINAR
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_epoch, v_now_us BIGINT;
-    COMMIT AND NO CHAIN;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION READ ONLY;
+    CALL fencelock_begin_reading();
     SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us
     FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     SELECT l.name, l.token, l.holder,

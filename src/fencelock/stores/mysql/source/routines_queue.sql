@@ -36,6 +36,15 @@ CREATE PROCEDURE fencelock_refuse_mask() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: the claim is masked for another session of the server: let each client have a session of its own';
 
+-- name: create_begin_reading
+-- Begin the transaction of a routine that only reads, whatever the session has open or has set for its next one.
+CREATE PROCEDURE fencelock_begin_reading() SQL SECURITY INVOKER CONTAINS SQL
+BEGIN
+    COMMIT AND NO CHAIN;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ ONLY;
+END;
+
 -- name: create_hold_lock
 -- Lock the row of a lock until the end of the transaction, and create the row if there is none and the name is valid.
 -- (The server accepts U+D800 to U+DFFF as UTF-8, which they are not.)
