@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fencelock.stores.draining import drained
 from fencelock.stores.sql.guard_store import IdleConnections
 from fencelock.stores.sqlite.guard.store import SQLiteIdleConnections
 
@@ -37,3 +38,11 @@ def test_a_connection_to_a_file_that_comes_back_meanwhile_is_closed(tmp_path: Pa
     database = SimpleNamespace(is_unchanged=lambda: True, watch=SimpleNamespace(), close=lambda: closed.append(True))
     idle.give_back(SimpleNamespace(database=database))  # type: ignore[arg-type]
     assert closed == [True]
+
+
+def test_a_queue_that_another_thread_empties_meanwhile_ends() -> None:
+    queue = deque("ab")
+    taken = drained(queue)
+    assert next(taken) == "b"
+    queue.clear()
+    assert list(taken) == []

@@ -12,6 +12,7 @@ from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, no_free_connection
 from fencelock.errors import ConfigError
 from fencelock.protocol.source_requests import SourceReply, SourceRequest
 from fencelock.protocol.stores import AsyncSourceConnection, AsyncSourceStore
+from fencelock.stores.draining import drained
 
 
 class _Connections:
@@ -79,5 +80,5 @@ class AsyncPool:
 
 
 def _close(connections: _Connections) -> None:
-    while connections.idle:
-        connections.idle.pop().close()
+    for connection in drained(connections.idle):
+        connection.close()

@@ -7,13 +7,13 @@ SourceUnavailableError. There is no other lock here that a signal handler or a f
 
 import weakref
 from collections import deque
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from fencelock._platform import renew_after_fork
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.source_requests import SourceReply, SourceRequest
 from fencelock.protocol.stores import SourceConnection, SourceStore
+from fencelock.stores.draining import drained
 
 MAX_IDLE_CONNECTIONS = 4
 
@@ -61,9 +61,8 @@ class Pool:
         self._close_idle()
 
     def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        for connection in drained(self._idle):
+            connection.close()
 
 
 class BoundedPool(Pool):

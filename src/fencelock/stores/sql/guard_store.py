@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.draining import drained
 
 MAX_IDLE_CONNECTIONS = 16
 """Connections that one guard keeps open for its next transactions."""
@@ -78,9 +79,8 @@ class _IdleConnectionsBase(Generic[Native]):
             self._close_all(idle)
 
     def _close_all(self, idle: deque[Native]) -> None:
-        with suppress(IndexError):
-            while True:
-                self._close_one(idle.pop())
+        for native in drained(idle):
+            self._close_one(native)
 
 
 class IdleConnections(_IdleConnectionsBase[Native]):

@@ -19,6 +19,7 @@ from redis.exceptions import AuthenticationError, MovedError, RedisError, Respon
 
 from fencelock.errors import FencelockError, SourceUnavailableError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.draining import drained
 from fencelock.stores.encoding import shorten
 from fencelock.stores.errors import closed_inside
 from fencelock.stores.redis.connection.connections import FORKS, AsyncRedisConnection, Command, RedisConnection
@@ -100,9 +101,8 @@ def _close_all(idle: "deque[Any]", of_loop: Any) -> None:
 
 
 def _close_idle(connections: "deque[Any]") -> None:
-    with suppress(IndexError):
-        while True:
-            FORKS.close(connections.pop())
+    for connection in drained(connections):
+        FORKS.close(connection)
 
 
 # --- a session --------------------------------------------------------------------------------------------------------

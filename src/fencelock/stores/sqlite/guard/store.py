@@ -17,6 +17,7 @@ from typing import Any
 from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.stores import GuardCapabilities
+from fencelock.stores.draining import drained
 from fencelock.stores.errors import refused_finding
 from fencelock.stores.sqlite.connection.database import path_of
 from fencelock.stores.sqlite.connection.removal import uninstall
@@ -59,20 +60,17 @@ class SQLiteIdleConnections:
         connection.database.watch.is_idle = True
         self._idle.append(connection)
         if len(self._idle) > MAX_IDLE_CONNECTIONS:
-            self._close_leftmost()
+            with suppress(IndexError):  # Another thread took it.
+                self._idle.popleft().database.close()
         # Looked at last: a `close` before the append has not seen this connection.
         if self._is_closed:
             self.close()
 
-    def _close_leftmost(self) -> None:
-        with suppress(IndexError):  # Another thread took it.
-            self._idle.popleft().database.close()
-
     def close(self) -> None:
         """Close the idle connections now, and each other one when it is given back."""
         self._is_closed = True
-        while self._idle:
-            self._close_leftmost()
+        for connection in drained(self._idle):
+            connection.database.close()
 
 
 class SQLiteGuard:
