@@ -116,6 +116,12 @@ def test_what_threading_refuses_as_value_error_is_one_here(arguments: Any) -> No
     assert isinstance(raised.value, ValueError)
 
 
+def test_nan_is_no_timeout() -> None:
+    """A loop's timer of NaN never rings: an async `lost.wait` would wait for ever."""
+    with pytest.raises(ConfigError, match="a number of seconds, or None to wait without a bound; not nan"):
+        check_timeout(math.nan)
+
+
 @pytest.mark.parametrize("timeout", ["5", b"5", [], object()])
 def test_what_threading_refuses_as_type_error_is_a_config_error(timeout: Any) -> None:
     with pytest.raises(TypeError):

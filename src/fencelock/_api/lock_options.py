@@ -111,10 +111,12 @@ def check_timeout(timeout: object) -> float | None:
     it is above threading.TIMEOUT_MAX.
     """
     timeout_s: float | None = in_seconds(timeout)
-    if timeout_s is not None and not is_number(timeout_s):
-        raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
-    if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
+    if timeout_s is None:
+        return None
+    if is_number(timeout_s) and timeout_s > threading.TIMEOUT_MAX:
         raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
+    if not is_number(timeout_s) or math.isnan(timeout_s):
+        raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
     return timeout_s
 
 
