@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fencelock._drivers import sync
-from fencelock._drivers.aio import MAX_THREADS, AsyncDriver
+from fencelock._drivers import aio, sync
+from fencelock._drivers.aio import MAX_THREADS, AsyncDriver, Threads
 from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
 from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S, SyncDriver
@@ -494,3 +494,29 @@ def test_one_driver_serves_two_loops_in_two_threads() -> None:
         thread.join()
     assert results == [[1, False]] * 100
     asyncio.run(driver.close())
+
+
+def test_loops_that_start_the_threads_at_the_same_moment_get_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    made: list[Any] = []
+
+    class MadeTogether(aio._Executor):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            both.wait(DEADLINE_S)
+
+    monkeypatch.setattr(aio, "_Executor", MadeTogether)
+    threads, found = Threads(), []
+    starters = [threading.Thread(target=lambda: found.append(threads.started())) for _ in range(2)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join(DEADLINE_S)
+    assert len(made) == 2
+    assert found[0] is found[1] is threads.started()
+    threads.close()
+    for executor in made:
+        for thread in executor._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()

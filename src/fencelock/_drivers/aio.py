@@ -60,8 +60,8 @@ class Threads:
     """A few threads for blocking calls, started when first needed, and started again in a forked child."""
 
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
-        self._process_id = 0
+        self._of_process: dict[int, ThreadPoolExecutor] = {}
+        """This process's pool by its id, once there is one; and its parent's, which is not its own."""
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function in a thread and return its result."""
@@ -70,22 +70,25 @@ class Threads:
 
     def started(self) -> ThreadPoolExecutor:
         """Return the pool, with a thread that runs; SourceUnavailableError if none can be started."""
-        if self._executor is None or self._process_id != os.getpid():
+        process_id = os.getpid()
+        if (executor := self._of_process.get(process_id)) is None:
             with mapping_start_failures():
-                self._executor = _Executor()
-            self._process_id = os.getpid()
-        return self._executor
+                made = _Executor()
+            # In one step: loops of several threads may start it at the same moment, and one pool is enough.
+            executor = self._of_process.setdefault(process_id, made)
+            if executor is not made:
+                made.shutdown(wait=False)
+        return executor
 
     @property
     def are_running(self) -> bool:
         """Whether this process has used them."""
-        return self._executor is not None and self._process_id == os.getpid()
+        return os.getpid() in self._of_process
 
     def close(self) -> None:
         """Let the threads end after their current work."""
-        if self._executor is not None and self.are_running:
-            self._executor.shutdown(wait=False)
-        self._executor = None
+        if (executor := self._of_process.pop(os.getpid(), None)) is not None:
+            executor.shutdown(wait=False)
 
 
 class AsyncDriver:
