@@ -106,6 +106,35 @@ def test_silent_members_cost_no_more_than_the_timeout(silent: str):
     assert time.monotonic() - started_s < SHORT_S + SLACK_S
 
 
+def test_a_login_that_is_not_answered_is_a_definite_error_because_the_request_was_not_sent(silent: str):
+    request, unsent = wire.RangeRequest(key=b"x"), "did not log this client in, so the request was not sent"
+    client = EtcdClient(parse_url(f"etcd://app:word@{silent}"))
+    with pytest.raises(SourceUnavailableError, match=unsent):
+        client.call(RANGE, request, SHORT_S)
+    with pytest.raises(SourceUnavailableError, match=unsent):
+        asyncio.run(client.call_async(RANGE, request, SHORT_S))
+    with pytest.raises(OutcomeUnknownError):
+        EtcdClient(parse_url(f"etcd://{silent}")).call(RANGE, request, SHORT_S)
+
+
+def test_a_login_that_takes_all_of_the_time_leaves_the_request_unsent():
+    attempts = EtcdClient(parse_url("etcd://app:word@127.0.0.1:1"))._attempts(RANGE, wire.RangeRequest(key=b"x"), 0.05)
+    login = next(attempts)
+    assert login.method is not RANGE
+    time.sleep(login.request_timeout_s + 0.01)
+    with pytest.raises(SourceUnavailableError, match="the request was not sent"):
+        attempts.send(wire.AuthenticateResponse(token="late"))
+
+
+def test_a_request_has_the_time_that_its_login_has_left():
+    attempts = EtcdClient(parse_url("etcd://app:word@127.0.0.1:1"))._attempts(RANGE, wire.RangeRequest(key=b"x"), 5.0)
+    login = next(attempts)
+    time.sleep(0.1)
+    request = attempts.send(wire.AuthenticateResponse(token="in time"))
+    assert request.method is RANGE
+    assert request.request_timeout_s <= login.request_timeout_s - 0.1
+
+
 def test_an_unreachable_member_is_a_definite_error():
     with pytest.raises(SourceUnavailableError) as caught:
         EtcdClient(parse_url("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)

@@ -3,7 +3,8 @@
 Promise: a call waits `request_timeout_s` at most. The client uses one member at a time; when a call fails, the next
 call goes to the next member of the URL, and the same call does so at once if the request was certainly not sent. A
 member that has not answered yet is asked for its status first, so that a frozen one costs little. The login's token is
-renewed when etcd asks for it. Errors become FencelockErrors, with `definite` as the facts are. A forked child uses its
+renewed when etcd asks for it. Errors become FencelockErrors, with `definite` as the facts are: a login that fails, or
+that uses up the time, is definite, because the request itself was not sent. A forked child uses its
 own channels and never touches its parent's, which it keeps for that reason. If gRPC cannot start a thread, the call
 fails, and the next one uses a new channel.
 Never: a request repeated that may have been executed; a password or a token shown.
@@ -20,6 +21,7 @@ from typing import Any
 import grpc
 
 from fencelock._platform import at_fork
+from fencelock.errors import OutcomeUnknownError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.begun_call import EtcdBegunCall
@@ -32,7 +34,15 @@ from fencelock.stores.etcd.connection.channels import (
     codec,
     keep_discarded,
 )
-from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
+from fencelock.stores.etcd.connection.errors import (
+    is_stale_login,
+    login_failed,
+    map_error,
+    map_login_error,
+    may_succeed_elsewhere,
+    out_of_time,
+    was_never_sent,
+)
 from fencelock.stores.etcd.connection.forks import GATE
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.helper_threads import in_helper_thread
@@ -140,11 +150,11 @@ class EtcdClient:
         if len(self.info.endpoints) > 1:
             yield from self._find_member(end_s)
         while True:
-            member, left_s, login = self._member, max(0.0, end_s - time.monotonic()), self._metadata
+            member, login, attempt = self._member, self._metadata, None
             try:
-                if self.info.user is not None and not login:
-                    login = yield from self._log_in(member, left_s)
-                return (yield EtcdAttempt(member, method, request, left_s, login))
+                login = login or (yield from self._log_in(member, _left_s(end_s)))
+                attempt = EtcdAttempt(member, method, request, self._check_left_s(end_s), login)
+                return (yield attempt)
             except grpc.RpcError as error:
                 if renewals_left and is_stale_login(error):
                     renewals_left -= 1
@@ -155,18 +165,25 @@ class EtcdClient:
                 if may_succeed_elsewhere(error):
                     self._switch_member(member)
                     # Any other request may have been executed: whether to repeat it is the flow's to decide.
-                    if was_never_sent(error) and untried:
+                    is_unsent = attempt is None or was_never_sent(error)
+                    if is_unsent and untried and _left_s(end_s):
                         continue
-                raise map_error(error, self.info) from error
+                raise (map_login_error if attempt is None else map_error)(error, self.info) from error
+
+    def _check_left_s(self, end_s: float) -> float:
+        """Return the time left; SourceUnavailableError if there is none, because nothing was sent yet."""
+        if not (left_s := _left_s(end_s)):
+            raise out_of_time(self.info)
+        return left_s
 
     def _find_member(self, end_s: float) -> Attempts:
         """Leave members that do not answer a question without effects; if that is all of them, use any."""
         for _ in self.info.endpoints:
             if self._has_answered:
                 return
-            member, left_s = self._member, max(0.0, end_s - time.monotonic())
+            member = self._member
             try:
-                yield EtcdAttempt(member, STATUS, wire.StatusRequest(), min(PROBE_S, left_s / 2), ())
+                yield EtcdAttempt(member, STATUS, wire.StatusRequest(), min(PROBE_S, _left_s(end_s) / 2), ())
             except grpc.RpcError as error:
                 if may_succeed_elsewhere(error):
                     self._switch_member(member)
@@ -174,8 +191,14 @@ class EtcdClient:
             self._has_answered = True
 
     def _log_in(self, member: int, request_timeout_s: float) -> Generator[EtcdAttempt, Any, Metadata]:
+        """Return the login's token as metadata; none if the URL has no user."""
+        if self.info.user is None:
+            return ()
         request = wire.AuthenticateRequest(name=self.info.user, password=self.info.password)
-        reply = yield EtcdAttempt(member, _AUTHENTICATE, request, request_timeout_s, ())
+        try:
+            reply = yield EtcdAttempt(member, _AUTHENTICATE, request, request_timeout_s, ())
+        except OutcomeUnknownError as error:
+            raise login_failed(self.info, error) from error
         login = self._metadata = (("token", reply.token),)
         return login
 
@@ -187,6 +210,10 @@ class EtcdClient:
             tell = self._member_listener() if self._member_listener is not None else None
             if tell is not None:
                 tell()
+
+
+def _left_s(end_s: float) -> float:
+    return max(0.0, end_s - time.monotonic())
 
 
 def _after_fork_in_child() -> None:

@@ -102,6 +102,24 @@ def may_succeed_elsewhere(error: Any) -> bool:
     return error.code() in _ELSEWHERE
 
 
+def login_failed(info: EtcdConnectionInfo, error: SourceError) -> SourceError:
+    """Return the error for a request that was not sent, because the login before it ended with this error."""
+    return SourceUnavailableError(f"{info.url} did not log this client in, so the request was not sent: {error}")
+
+
+def map_login_error(error: Any, info: EtcdConnectionInfo) -> SourceError:
+    """Return the error that a failed login means: always a definite one."""
+    mapped = map_error(error, info)
+    return mapped if mapped.definite else login_failed(info, mapped)
+
+
+def out_of_time(info: EtcdConnectionInfo) -> SourceError:
+    """Return the error for a request that was not sent, because what came before it took all of its time."""
+    return SourceUnavailableError(
+        f"{info.url} did not answer in time what comes before the request, such as the login: the request was not sent"
+    )
+
+
 def map_error(error: Any, info: EtcdConnectionInfo) -> SourceError:
     """Return the error that a failed call means."""
     code, details = error.code(), _details(error)
