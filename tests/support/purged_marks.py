@@ -258,7 +258,9 @@ class PurgedMarks:
         fencelock.set_floor(shop.guard_url, shop.source_id, slow.token - 1, reason="cured")
         with slow:
             shop.guard(2).seal(slow)
-        fencelock.set_floor(shop.guard_url, shop.source_id, 0, reason="removed")
+        with pytest.raises(GuardError, match=f"now, not {floor + 5}"):
+            fencelock.set_floor(shop.guard_url, shop.source_id, 1, reason="late", expected=floor + 5)
+        fencelock.set_floor(shop.guard_url, shop.source_id, 0, reason="removed", expected=slow.token - 1)
         assert shop.floors() == {}
         changed = AuditEntry("floor", "", 1, 2, "me", "somebody else was faster")
         with pytest.raises(GuardError, match="now, not 1"):

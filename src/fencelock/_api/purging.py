@@ -54,8 +54,10 @@ def purge_marks(url: str, *, source: "Source | str", older_than: Duration) -> in
     return _purge_marks_of(source, url, age_ms)
 
 
-def set_floor(url: str, source_id: str, token: int, *, reason: str) -> None:
+def set_floor(url: str, source_id: str, token: int, *, reason: str, expected: int | None = None) -> None:
     """Set the floor of purged marks of one source at `url`: the remedy for one that is too high; 0 removes it.
+
+    GuardError if somebody has changed it meanwhile: since it was read here, or since it was `expected`.
 
     A lower floor lets stale writers in if marks up to the old one were purged. After `url` was restored from a backup,
     raise it to the source's last token, as `fencelock marks --raise-to` does: then the resources whose marks the backup
@@ -63,7 +65,9 @@ def set_floor(url: str, source_id: str, token: int, *, reason: str) -> None:
     """
     check_name(source_id, what="source id", limit_bytes=MAX_SOURCE_ID_BYTES)
     floor = Floor(source_id, token and check_token(token))
-    operate_on(url, purging.set_floor(floor, default_holder(), check_reason(reason)))
+    if expected:
+        check_token(expected)
+    operate_on(url, purging.set_floor(floor, default_holder(), check_reason(reason), expected))
 
 
 def _purge_marks_of(source: "Source", url: str, older_than_ms: int) -> int:

@@ -64,13 +64,20 @@ def _forget(marks: tuple[Mark, ...], source_id: str, older_than_ms: int, who: st
     return count
 
 
+def set_floor(floor: Floor, who: str, reason: str, expected: int | None = None) -> GuardFlow[None]:
+    """Set the floor of a source lower or higher, from `expected` if the operator has looked at it before."""
+    before = expected
+    if before is None:
+        report = yield from ask(InspectResources(None))
+        before = next((known.token for known in report.floors if known.source_id == floor.source_id), 0)
+    if before != floor.token or expected is not None:
+        entry = AuditEntry("floor", "", before, floor.token, who, floor_reason(reason, floor.source_id))
+        yield from _write_floor(floor, entry)
+
+
 @retry_on_conflict
-def set_floor(floor: Floor, who: str, reason: str) -> GuardFlow[None]:
-    """Set the floor of a source lower or higher."""
-    report = yield from ask(InspectResources(None))
-    before = next((known.token for known in report.floors if known.source_id == floor.source_id), 0)
-    if before != floor.token:
-        yield Begin()
-        why = floor_reason(reason, floor.source_id)
-        yield SetFloor(floor, AuditEntry("floor", "", before, floor.token, who, why))
-        yield Commit()
+def _write_floor(floor: Floor, entry: AuditEntry) -> GuardFlow[None]:
+    """Set the floor from what was read once: after a conflict it may be another operator's, which the store refuses."""
+    yield Begin()
+    yield SetFloor(floor, entry)
+    yield Commit()

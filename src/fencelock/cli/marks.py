@@ -103,7 +103,7 @@ def _lower_floor(url: str, seen: ResourceReport, floor: Floor, reason: str) -> N
         raise fencelock.GuardError(
             f"source {floor.source_id!r} has floor {before} at {guard_url(url)}: nothing to lower"
         )
-    fencelock.set_floor(url, *floor, reason=reason)
+    fencelock.set_floor(url, *floor, reason=reason, expected=before)
 
 
 def _raise_all(
@@ -120,8 +120,9 @@ def _raise_all(
     """
     # Where no floor is kept, no seal creates a mark either.
     keeps_floors = guard_store(url).capabilities.spans_resources
-    if resource is None and keeps_floors and _floor_in(seen, source.source_id) < source.last_token:
-        fencelock.set_floor(url, source.source_id, source.last_token, reason=reason)
+    floor = _floor_in(seen, source.source_id)
+    if resource is None and keeps_floors and floor < source.last_token:
+        fencelock.set_floor(url, source.source_id, source.last_token, reason=reason, expected=floor)
     foreign = [mark for mark in seen.marks if mark.source_id not in (None, source.source_id)]
     own = [mark.resource for mark in seen.marks if mark not in foreign] if resource is None else [resource]
     # If there is no mark of this source, the first one's error says so.
