@@ -120,7 +120,7 @@ class TestAsyncEtcdGuard:
 class EtcdFaceBesideLocks(EtcdFace):
     """The same, and the lock is in the same etcd."""
 
-    ttl = 5.0
+    ttl = 30.0
     shortest_ttl = 2.0
 
     def __init__(self, corner: Corner) -> None:

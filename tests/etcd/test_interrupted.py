@@ -78,6 +78,7 @@ def test_no_thread_of_a_program_runs_code_of_grpc(etcd: Corner, monkeypatch: pyt
     places: list[int] = []
 
     def run() -> None:
+        gc.collect()  # What earlier tests have left is gRPC's own.
         with interrupted_at(None, GRPC) as interruption:
             use(etcd)
             asyncio.run(use_async(etcd))

@@ -1,7 +1,7 @@
 """A lost request or reply: when the request is repeated, its answer is what it would have been (T3, H4, H5)."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -35,10 +35,15 @@ class Stage:
         self.other = installed(corner.url)
         self.client = Client(f"etcd://127.0.0.1:{proxy.port}/{corner.prefix}")
 
-    def lose(self, direction: Direction, method: str, request: object) -> None:
-        """Send a request, and lose the request, or the reply, of one method."""
+    def lose(
+        self, direction: Direction, method: str, request: object, *, prepare: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Send a request, and lose the request, or the reply, of one method.
+
+        `prepare` is called at the last moment, and returns how often it has called the method itself.
+        """
         caught: list[BaseException] = []
-        before = self.server.calls().get(method, 0)
+        before = self.server.calls().get(method, 0) + prepare()
 
         def work() -> None:
             try:
@@ -176,6 +181,11 @@ def test_a_lost_break_breaks_once(stage: Stage, direction: Direction):
 
 def test_a_process_that_dies_with_its_requests_lost_leaves_nothing_for_longer_than_its_ttl(stage: Stage):
     """CURATOR-604: the queue entry was created, and its reply never arrived."""
-    stage.client.token("warm", ttl_ms=1000)
-    stage.lose("replies", "Txn", acquiring(draw_claim(), ttl_ms=1000))
+    def begin_session() -> int:
+        """Begin the session, which ends soon, and in which the entry is to be created."""
+        stage.client.token("warm", ttl_ms=1000)
+        return 1
+
+    stage.client.one_token()
+    stage.lose("replies", "Txn", acquiring(draw_claim(), ttl_ms=1000), prepare=begin_session)
     wait_until(lambda: isinstance(stage.other.acquire("lock", ttl_ms=1000), ask.Granted))

@@ -16,7 +16,7 @@ from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.support.helpers import DEADLINE_S
 
 __all__ = ["program"]
-TTL = 5.0
+TTL = 60.0
 GUARDS, LOCKS = "data?locks=locks", "locks"
 
 

@@ -81,9 +81,10 @@ def test_a_frozen_holder_is_taken_over_and_learns_of_it(etcd: Corner, actors: li
 def test_a_killed_holder_is_taken_over_after_its_ttl(etcd: Corner, actors: list[Actor]):
     actors.append(holder := Actor(HOLD, etcd.url))
     token = int(holder.says())
-    holder.kill()
-    actors.clear()
     with fencelock.connect(etcd.url) as source:
+        assert source.info("lock").is_held  # So that the next request comes at once.
+        holder.kill()
+        actors.clear()
         assert source.lock("lock").acquire(blocking=False) is None
         with source.lock("lock", timeout=DEADLINE_S) as lease:
             assert lease.token > token
@@ -95,12 +96,12 @@ def test_a_killed_waiter_blocks_nobody_for_longer_than_its_ttl(etcd: Corner, act
         assert held is not None
         actors.append(waiter := Actor(WAIT, etcd.url))
         wait_until(lambda: source.info("lock").waiters)
-        waiter.kill()
-        actors.clear()
         leases = []
         thread = threading.Thread(target=lambda: leases.append(source.lock("lock", timeout=DEADLINE_S).acquire()))
         thread.start()
         wait_until(lambda: len(source.info("lock").waiters) == 2)
+        waiter.kill()
+        actors.clear()
         held.release()
         thread.join(DEADLINE_S)
         assert leases[0].is_valid
@@ -110,7 +111,7 @@ def test_a_killed_waiter_blocks_nobody_for_longer_than_its_ttl(etcd: Corner, act
 def test_a_frozen_waiter_whose_session_ended_is_not_granted(etcd: Corner, actors: list[Actor]):
     """H8: its turn came and went while it was frozen; it enqueues again."""
     with fencelock.connect(etcd.url) as source:
-        held = source.lock("lock", ttl=TTL).acquire()
+        held = source.lock("lock").acquire()
         assert held is not None
         actors.append(waiter := Actor(WAIT, etcd.url))
         assert waiter.says() == "waiting"

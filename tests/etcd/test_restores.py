@@ -90,12 +90,14 @@ def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, m
 
 def test_a_lock_held_in_a_snapshot_is_held_for_its_ttl_after_the_restore(own_etcd: EtcdCluster):
     holder = installed(own_etcd.url())
-    holder.token("lock", ttl_ms=2000)
+    holder.token("long", ttl_ms=60_000)
+    holder.token("brief", ttl_ms=1000)
     saved(own_etcd)
     restored(own_etcd)
     fresh = Client(own_etcd.url())
-    assert wait_until(lambda: fresh.ask(ask.Inspect("lock"))).is_held
-    wait_until(lambda: not fresh.ask(ask.Inspect("lock")).is_held)
+    assert wait_until(lambda: fresh.ask(ask.Inspect("long"))).is_held
+    wait_until(lambda: not fresh.ask(ask.Inspect("brief")).is_held)
+    assert fresh.ask(ask.Inspect("long")).is_held
 
 
 def is_answered(client: Client) -> bool:

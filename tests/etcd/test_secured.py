@@ -13,6 +13,7 @@ from fencelock.stores.etcd.connection import client as etcd_client
 from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_tls import ROOT, TlsMember
+from tests.etcd.test_restores import is_answered
 from tests.support.helpers import wait_until
 
 PASSWORD = "p%40ss%2Fword"
@@ -102,11 +103,7 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
     client = installed(app_url(guarded_etcd))
     token = client.one_token()
     guarded_etcd.crash()
-    for _ in range(3):  # The connection's end comes first.
-        try:
-            client.describe()
-        except fencelock.SourceError:
-            continue
+    wait_until(lambda: is_answered(client))  # The connection's end comes first.
     assert client.one_token() > token
 
 

@@ -187,6 +187,7 @@ def test_a_key_deleted_while_the_stream_is_down_is_a_loss(etcd: Corner):
     assert not other.ask(ask.Inspect("lock")).is_held
 
 
+@pytest.mark.server_wide
 def test_a_compacted_revision_makes_a_waiter_poll(etcd: Corner, client: Client):
     """The watch asks for a revision that etcd no longer keeps: it notifies its waiter instead of waiting for ever."""
     told = threading.Event()

@@ -61,6 +61,7 @@ class Face(ABC):
         return f"""
 KEY = {self.key!r}
 guard = fencelock.guard({self.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard.mark()  # It loads what it needs, and connects: no lease of a second has to outlive that.
 
 def read(txn):
     return {self.READ}

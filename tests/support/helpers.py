@@ -49,6 +49,20 @@ async def wait_until_async(predicate: Callable[[], Value], timeout: float = DEAD
     return value
 
 
+def check_is_quick(work: Callable[[], object], limit_s: float, timeout: float = DEADLINE_S) -> None:
+    """Fail the test unless some work takes less than so many seconds.
+
+    A busy machine only adds to them, so the work is done again until it was quick once. What is always slow fails.
+    """
+
+    def is_quick() -> bool:
+        began_s = time.monotonic()
+        work()
+        return time.monotonic() - began_s < limit_s
+
+    wait_until(is_quick, timeout)
+
+
 def meanwhile(function: Callable[[], Any]) -> None:
     """Run something in another thread, and wait for its end."""
     thread = threading.Thread(target=function, daemon=True)

@@ -96,7 +96,7 @@ class TestZooKeeperPurgedBetween(PurgedBetween):
 class ZooKeeperFaceBesideLocks(ZooKeeperFace):
     """The same, and the lock is in the same ZooKeeper."""
 
-    ttl = 5.0
+    ttl = 30.0
     shortest_ttl = 1.0
 
     def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:

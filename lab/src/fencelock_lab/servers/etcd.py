@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fencelock_lab.servers.cluster import Cluster
 from fencelock_lab.servers.fleet import Fleet
-from fencelock_lab.servers.processes import DEADLINE_S
+from fencelock_lab.servers.processes import DEADLINE_S, wait_for
 from fencelock_lab.servers.programs import ETCD, ETCDCTL, Wrap, as_runner, environment, need, run
 from fencelock_lab.servers.server import HOST, Server
 
@@ -84,7 +84,7 @@ class EtcdServer(Server):
     def calls(self) -> dict[str, int]:
         """Return how many messages it has received, by the name of the method."""
         found = {}
-        for name, value in self.metrics().items():
+        for name, value in wait_for(self.metrics, f"{self.name} told no metrics").items():
             if match := re.match(r'grpc_server_msg_received_total\{grpc_method="(\w+)"', name):
                 found[match[1]] = int(value)
         return found
