@@ -181,6 +181,7 @@ def test_a_lost_break_breaks_once(stage: Stage, direction: Direction):
 
 def test_a_process_that_dies_with_its_requests_lost_leaves_nothing_for_longer_than_its_ttl(stage: Stage):
     """CURATOR-604: the queue entry was created, and its reply never arrived."""
+
     def begin_session() -> int:
         """Begin the session, which ends soon, and in which the entry is to be created."""
         stage.client.token("warm", ttl_ms=1000)

@@ -229,13 +229,15 @@ def test_a_stream_leaves_a_frozen_member_with_the_calls(own_etcd_three: EtcdClus
     source, other = fencelock.connect(url), fencelock.connect(url)
     held = other.lock("lock", ttl=20.0).acquire()
     leases = []
-    thread = threading.Thread(target=lambda: leases.append(source.lock("lock", ttl=3.0, timeout=DEADLINE_S).acquire()))
+    # It may have to enqueue again, after some seconds, in a session of its own at the other member.
+    waiting = source.lock("lock", ttl=3.0, timeout=2 * DEADLINE_S)
+    thread = threading.Thread(target=lambda: leases.append(waiting.acquire()))
     thread.start()
     wait_until(lambda: is_asleep_in_queue(thread))
     follower = next(server for server in own_etcd_three.servers if not server.is_leader())
     follower.freeze()
     held.release()
-    thread.join(DEADLINE_S)
+    thread.join(2 * DEADLINE_S)
     assert leases[0].is_valid
     begun_s = leases[0].remaining()
     wait_until(lambda: leases[0].remaining() > begun_s)

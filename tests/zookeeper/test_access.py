@@ -14,6 +14,7 @@ from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 USER, PASSWORD = "worker", "s3cr:et@/?"
+TTL = 30.0
 
 
 def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
@@ -21,7 +22,7 @@ def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
     url = zookeeper.url(base, user=USER, password=PASSWORD)
     ZooKeeperSource(url).install()
     stranger = zookeeper.client()
-    with fencelock.connect(url) as source, source.lock("lock", ttl=2.0) as lease:
+    with fencelock.connect(url) as source, source.lock("lock", ttl=TTL) as lease:
         assert lease.token == source.info("lock").token
         for attempt in (
             lambda: stranger.get_children(f"{base}/lock"),
@@ -33,7 +34,7 @@ def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
                 attempt()
         with fencelock.connect(zookeeper.url(base)) as other:
             with pytest.raises(SourceError, match="does not permit it"):
-                other.lock("lock", ttl=2.0).acquire()
+                other.lock("lock", ttl=TTL).acquire()
             with pytest.raises(SourceError, match="does not permit it"):
                 other.describe()
         source.break_lock("broken", reason="a test")
@@ -49,11 +50,11 @@ def test_an_access_list_may_let_others_read(zookeeper: ZooKeeperServer) -> None:
     url = zookeeper.url(base, user=USER, password=PASSWORD) + "&acl=creator&acl=world:anyone:r"
     ZooKeeperSource(url).install()
     source, reader = fencelock.connect(url), fencelock.connect(zookeeper.url(base))
-    with source, reader, source.lock("lock", ttl=2.0) as lease:
+    with source, reader, source.lock("lock", ttl=TTL) as lease:
         assert reader.info("lock").token == lease.token
         assert reader.describe().source_id == source.describe().source_id
         with pytest.raises(SourceError, match="does not permit it"):
-            reader.lock("lock", ttl=2.0).acquire()
+            reader.lock("lock", ttl=TTL).acquire()
     _remove(zookeeper, base)
 
 
@@ -68,7 +69,7 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
     url = zookeeper.url(fresh_base(), user=USER, password=PASSWORD) + "&auth=digest:other:hidden"
     ZooKeeperSource(url).install()
     with fencelock.connect(url) as source:
-        with source.lock("lock", ttl=2.0) as lease:
+        with source.lock("lock", ttl=TTL) as lease:
             claim, proof = lease.claim, lease.sequencer.proof
         store = ZooKeeperSource(url)
         shown = " ".join([repr(source), source.url, repr(store.info), store.url, caplog.text])

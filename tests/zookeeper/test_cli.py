@@ -11,11 +11,12 @@ import fencelock
 from fencelock.stores.zookeeper.source.sessions import MAX_OPEN_S, MAX_TRY_S
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.cli.program import Program, program
+from tests.support.helpers import DEADLINE_S
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
-START_S = 4.0
-"""What a loaded machine may take to start and end a command."""
+START_S = 15.0
+"""What a loaded machine may take to start and end a command. Without a bound it would wait for the ttl, and longer."""
 
 
 class Commands:
@@ -51,20 +52,20 @@ def test_commands_install_show_break_and_raise(commands: Commands) -> None:
         assert [one["lock"] for one in commands.json("locks")] == ["nightly report"]
         broken = commands.json("break", "nightly report", "--reason", "a test")
         assert int(broken["token"]) > lease.token
-        assert lease.lost.wait(5)
+        assert lease.lost.wait(DEADLINE_S)
         with pytest.raises(fencelock.LeaseLostError, match="a test"):
             lease.check_valid()
     assert commands.json("epoch")["epoch"] == 1
     assert commands.json("epoch", "--raise", "--reason", "a test")["epoch"] == 2
     assert commands("purge")[0] == 0
     assert commands("doctor")[0] == 0
-    assert commands("run", "nightly report", "--ttl", "2", "--", "true")[0] == 0
+    assert commands("run", "nightly report", "--ttl", "20", "--", "true")[0] == 0
 
 
 def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) -> None:
     """ZooKeeper keeps its node, and no token; the last holder may still have its own."""
     assert commands("install")[0] == 0
-    with fencelock.connect(commands.url) as source, source.lock("idle", ttl=2.0) as lease:
+    with fencelock.connect(commands.url) as source, source.lock("idle", ttl=20.0) as lease:
         token = lease.token
     assert commands.json("show", "idle")["lock"] == "idle"
     assert int(commands.json("break", "idle", "--reason", "a test")["token"]) > token
@@ -85,7 +86,7 @@ def test_run_reports_a_server_that_is_silent_in_time(program: Program, options: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"zookeeper://127.0.0.1:{silent.getsockname()[1]}/app"
         started_s = time.monotonic()
-        done = program("run", "x", "--source", url, *options, "--", "true")
+        done = program("run", "x", "--source", url, "--ttl", "60", *options, "--", "true")
     assert done.returncode == 69
     assert f"no server answered in {bound_s:g} s" in done.stderr
     assert time.monotonic() - started_s < bound_s + START_S

@@ -34,7 +34,7 @@ def test_a_break_and_a_purge_spare_the_marks_of_a_guard_below_the_locks_node(
 ) -> None:
     guard = sealed(zookeeper.url(f"{base}/billing"))
     with fencelock.connect(zookeeper.url(base)) as source:
-        lease = source.lock("billing", ttl=2.0).acquire()
+        lease = source.lock("billing", ttl=20.0).acquire()
         source.break_lock("billing", reason="a test")
         assert lease is not None
         assert lease.release() is False

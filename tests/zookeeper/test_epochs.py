@@ -14,7 +14,8 @@ from fencelock.stores.zookeeper.source.layout import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
-from tests.support.helpers import wait_until
+from tests.support.beats import SOON_TTL, soon_beats  # noqa: F401 - a fixture
+from tests.support.helpers import DEADLINE_S, wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 2.0
@@ -26,21 +27,22 @@ def source(zookeeper_url: str) -> Iterator[fencelock.Source]:
         yield made
 
 
-def acquired(source: fencelock.Source, name: str = "lock") -> fencelock.Lease:
-    lease = source.lock(name, ttl=TTL).acquire(timeout=20)
+def acquired(source: fencelock.Source, name: str = "lock", ttl: float = TTL) -> fencelock.Lease:
+    lease = source.lock(name, ttl=ttl).acquire(timeout=20)
     assert lease is not None
     return lease
 
 
+@pytest.mark.usefixtures("soon_beats")
 def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
     source: fencelock.Source, zookeeper_url: str
 ) -> None:
-    held = acquired(source)
+    held = acquired(source, ttl=SOON_TTL)
     with fencelock.connect(zookeeper_url) as operator:
         raised = operator.raise_epoch(reason="a restore")
-        fresh = acquired(operator)
+        fresh = acquired(operator, ttl=SOON_TTL)
         assert fresh.token > raised.last_token >= EPOCH_STRIDE > held.token
-        assert held.lost.wait(5)
+        assert held.lost.wait(DEADLINE_S)
         with pytest.raises(fencelock.LeaseLostError, match="a restore"):
             held.check_valid()
         assert acquired(source, "other").token > raised.last_token
@@ -70,7 +72,7 @@ def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fenceloc
 def test_t7_tokens_rise_over_every_epoch(source: fencelock.Source) -> None:
     tokens = []
     for number in range(4):
-        with source.lock("lock", ttl=TTL) as lease:
+        with source.lock("lock", ttl=SOON_TTL) as lease:
             tokens.append(lease.token)
         info = source.raise_epoch(reason=f"number {number}")
         assert info.epoch == number + 2

@@ -131,14 +131,17 @@ def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, di
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.stores.zookeeper.guard.connection.REQUEST_TIMEOUT_S", 2.0)
     direct = own_zookeeper.client()
+
+    def kill() -> None:
+        monkeypatch.setattr("fencelock.stores.zookeeper.guard.connection.REQUEST_TIMEOUT_S", 2.0)
+        own_zookeeper.kill()
 
     def start() -> None:
         monkeypatch.undo()
         own_zookeeper.start()
 
-    outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), own_zookeeper.kill, start)
+    outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), kill, start)
     gc.collect()
     direct.stop()
     direct.close()

@@ -10,6 +10,7 @@ import fencelock
 from fencelock import SourceError
 from fencelock.stores.zookeeper.source import layout
 from tests.cli.program import Program, program
+from tests.support.beats import SOON_TTL, soon_beats  # noqa: F401 - a fixture
 from tests.support.helpers import DEADLINE_S, wait_until
 
 __all__ = ["program"]
@@ -72,6 +73,7 @@ def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
         pass
 
 
+@pytest.mark.usefixtures("soon_beats")
 @pytest.mark.parametrize(
     "value",
     [
@@ -85,7 +87,7 @@ def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
 def test_a_loss_is_reported_whatever_the_locks_node_contains(
     source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes
 ) -> None:
-    lease = source.lock(NAME, ttl=1.0).acquire()
+    lease = source.lock(NAME, ttl=SOON_TTL).acquire()
     assert lease is not None
     kazoo.set(path, value)
     (node,) = kazoo.get_children(path)
@@ -111,7 +113,7 @@ def test_fencelock_excludes_kazoos_lock(source: fencelock.Source, kazoo: KazooCl
         assert not kazoo.Lock(path).acquire(blocking=False)
         assert lease.is_valid
     theirs = kazoo.Lock(path)
-    assert theirs.acquire(timeout=5)
+    assert theirs.acquire(timeout=DEADLINE_S)
     theirs.release()
 
 

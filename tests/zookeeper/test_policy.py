@@ -23,7 +23,7 @@ from tests.support.programs import need
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
-TTL = 5.0
+TTL = 30.0
 ZKCLI = "/usr/share/zookeeper/bin/zkCli.sh"
 CLI_S = 60.0
 

@@ -101,7 +101,7 @@ def tls(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Tls]:
 def test_a_source_over_tls(tls: Tls) -> None:
     url = tls.url(ca=str(tls.authority))
     ZooKeeperSource(url).install()
-    with fencelock.connect(url) as source, source.lock("a", ttl=2.0) as lease:
+    with fencelock.connect(url) as source, source.lock("a", ttl=20.0) as lease:
         assert source.info("a").token == lease.token
 
 
