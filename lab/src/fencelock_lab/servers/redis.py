@@ -20,7 +20,7 @@ _SLOTS = 16384
 _BUS = "bus"
 _PROGRAMS = {"redis": REDIS, "valkey": VALKEY}
 FLUSHING: dict[str, str | int] = {"save": "", "appendonly": "yes", "appendfsync": "always"}
-CLUSTERED: dict[str, str | int] = {"cluster-enabled": "yes", "cluster-node-timeout": 2000}
+CLUSTERED: dict[str, str | int] = {"cluster-enabled": "yes", "cluster-node-timeout": 6000}
 
 
 class RedisServer(Server):
