@@ -36,7 +36,6 @@ PUT = Call(
     {"Bucket": "bucket", "Key": "key", "Body": b"text", "IfNoneMatch": "*"},
     frozenset({"PreconditionFailed"}),
 )
-TIMEOUT_S = 0.5
 SHORT_S = 0.2
 """The timeout where a test waits for its end."""
 SECRET = "the-secret-key"
@@ -126,7 +125,7 @@ def test_nobody_listening_is_definite(ask: Send) -> None:
     with service(CUT) as running:
         info = info_of(running)
     with pytest.raises(SourceUnavailableError) as caught:
-        ask(info, WRITE, TIMEOUT_S)
+        ask(info, WRITE)
     assert caught.value.definite
 
 

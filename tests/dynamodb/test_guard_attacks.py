@@ -42,6 +42,7 @@ def append(lease, name, between):
 """
 OURS = """
 guard = fencelock.guard({url!r}, resource={resource!r}, lock={lock!r})
+guard.mark()  # It loads what it needs, and connects: no lease of a second has to outlive that.
 
 def append(lease, name, between):
     try:

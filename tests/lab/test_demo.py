@@ -147,7 +147,7 @@ def test_no_process_outlives_an_act_not_even_a_frozen_one() -> None:
     moves = (Move("A", "acquire"), Move("A", "freeze"), Move("B", "write"))
     with pytest.raises(DemoError):
         perform((replace(THREE, moves=moves),), TTL_S)
-    assert _children() == before
+    assert _children() <= before  # What earlier tests have left may end meanwhile.
 
 
 def _children() -> set[str]:

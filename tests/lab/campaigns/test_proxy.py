@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -71,13 +72,11 @@ def test_what_a_partition_held_back_arrives_when_it_heals(proxy: Proxy) -> None:
     with connected(proxy) as client:
         client.sendall(b"before")
         assert client.recv(4096) == b"before"
-        proxy.partition(0.3)
+        begun_s = time.monotonic()
+        proxy.partition(SHORT_S)
         client.sendall(b"held")
-        client.settimeout(0.05)
-        with pytest.raises(TimeoutError):
-            client.recv(4096)
-        client.settimeout(20)
         assert client.recv(4096) == b"held"
+        assert time.monotonic() - begun_s >= SHORT_S
 
 
 def test_a_delay_slows_and_loses_nothing(proxy: Proxy) -> None:
