@@ -49,7 +49,11 @@ class AsyncCaller(Caller):
         async def opened() -> Any:
             return fencelock.grpc.async_channel(lease, target, **more)
 
-        self.channel = self.thread.run(opened())
+        try:
+            self.channel = self.thread.run(opened())
+        except BaseException:
+            self.thread.close()
+            raise
 
     def seal(self) -> None:
         self.thread.run(fencelock.grpc.async_seal(self.channel))
