@@ -4,13 +4,12 @@ from fencelock import protocol as ask
 from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import SourceRig, ask_flow, draw_flow
+from fencelock.testing.conformance.source_rig import TRIES, SourceRig, ask_flow, draw_flow
 from fencelock.testing.runners import Attempt, acquire, end_lease, release
 
 THREADS = 4
 ROUNDS = 4
 INSIDE_MS = 5
-TRIES = 10
 DATED_LAG_MS = 4000
 """How much later than its ttl a lease ends for a process that relies on the dates of a store: whole seconds, a margin
 for machines that differ, and the time of a request.

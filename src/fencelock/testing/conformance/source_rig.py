@@ -7,7 +7,7 @@ a request finds its block of tokens spent, the driver reserves a new block and r
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock import LockInfo, SourceInfo
+from fencelock import LockInfo, OutcomeUnknownError, SourceInfo, SourceUnavailableError
 from fencelock import protocol as requests
 from fencelock.protocol import DriverRequest, SourceFlow, SourceRequest, SourceStore, ask
 from fencelock.testing.conformance.rig import Rig, require
@@ -16,6 +16,7 @@ from fencelock.testing.runners import MIN_CLAIMS, AsyncRunner, SyncRunner, sourc
 Reply = TypeVar("Reply")
 SHORT_TTL_MS = 100
 LONG_TTL_MS = 30_000
+TRIES = 10
 
 
 def ask_flow(request: SourceRequest | DriverRequest) -> SourceFlow[Any]:
@@ -55,7 +56,7 @@ class Claimant:
 
     def queue(self) -> requests.Queued:
         """Ask for a lock that is held, and join its queue."""
-        reply = self.rig.ask(self.request(may_wait=True))
+        reply = self._settled(may_wait=True)
         require(
             isinstance(reply, requests.Queued), f"{self.lock!r} is held, so a waiting acquire is queued, not {reply}"
         )
@@ -65,13 +66,22 @@ class Claimant:
         """Acquire a lock that must be free. A source may refuse a claim that it cannot distinguish from a forgotten
         one, after a purge for example. Then draw a new claim, as every acquire does, at most MIN_CLAIMS in total.
         """
-        reply = self.acquire()
+        reply = self._settled()
         for _ in range(MIN_CLAIMS - 1):
             if not isinstance(reply, requests.ClaimEnded):
                 break
             self._draw()
-            reply = self.acquire()
+            reply = self._settled()
         return self.granted(reply, f"lock {self.lock!r} is free, so acquire is granted")
+
+    def _settled(self, *, may_wait: bool = False) -> Any:
+        """Ask for the lock. A slow machine may lose a brief session meanwhile: then ask again, as flows do."""
+        for _ in range(TRIES if self.ttl_ms == self.rig.short_ttl_ms else 0):
+            try:
+                return self.rig.ask(self.request(may_wait=may_wait))
+            except (SourceUnavailableError, OutcomeUnknownError):
+                continue
+        return self.rig.ask(self.request(may_wait=may_wait))
 
     def granted(self, reply: Any, rule: str) -> requests.Granted:
         """Return the reply if it is a grant; otherwise fail and name the rule."""

@@ -6,10 +6,9 @@ from fencelock import protocol as ask
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import Claimant, SourceRig, ask_flow
+from fencelock.testing.conformance.source_rig import TRIES, Claimant, SourceRig, ask_flow
 from fencelock.testing.runners import REQUEST_TIMEOUT_S, AsyncRunner, Attempt, acquire, release
 
-TRIES = 10
 TASKS = 8
 LOOK_AGAIN_MS = 5
 POLLS_PER_TTL = 4
