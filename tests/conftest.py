@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fencelock
+from fencelock._keeper import schedule
 from fencelock._keeper.lifecycle import keeper
 from fencelock.stores.sqlite.connection import wal_reset
-from tests.process.actors import Stage
+from tests.process.actors import EARLY_BEATS_PER_TTL, Stage
 
 # On a loaded machine the making of an example may take seconds: that is no failure.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -115,6 +116,12 @@ def give_up_claims() -> Iterator[None]:
     yield
     for message in list(keeper()._abandoned.values()):
         keeper()._inbox.put(message._replace(give_up_ms=0))
+
+
+@pytest.fixture
+def early_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have leases of this process renewed long before that is due: each quarter of a second with a ttl of thirty."""
+    monkeypatch.setattr(schedule, "BEATS_PER_TTL", EARLY_BEATS_PER_TTL)
 
 
 @pytest.fixture

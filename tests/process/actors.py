@@ -1,7 +1,8 @@
 """Real processes of a test: each runs a few lines of Python, exchanges lines with the test, and is frozen or killed.
 
 A script finds `source`, a fencelock source at the test's file, and the functions `say(value)` and `hear()`, by which it
-exchanges JSON with the test. An actor whose test is gone ends by itself: `hear` raises SystemExit then.
+exchanges JSON with the test. An actor whose test is gone ends by itself: `hear` raises SystemExit then. After
+`early_beats()`, its leases are renewed long before that is due.
 """
 
 import json
@@ -19,7 +20,9 @@ from typing import Any, Self
 
 from tests.support.helpers import DEADLINE_S, freeze
 
-PRELUDE = """
+EARLY_BEATS_PER_TTL = 120
+"""Leases of thirty seconds are renewed each quarter of a second: no machine is too busy for the rest of the ttl."""
+PRELUDE = f"""
 import json, os, signal, sys, threading, time
 import fencelock
 
@@ -42,6 +45,10 @@ def until(predicate, seconds=30):
             raise SystemExit("it did not come true")
         time.sleep(0.005)
     return value
+
+def early_beats():
+    from fencelock._keeper import schedule
+    schedule.BEATS_PER_TTL = {EARLY_BEATS_PER_TTL}
 """
 
 

@@ -93,7 +93,9 @@ def passes(mark: Mark, lease: Sequencer) -> bool:
 @given(mark=MARKS, lease=SEQUENCERS)
 @example(mark=Mark(RESOURCE, "a", 1, None, "a", digest_of_claim("a")), lease=Sequencer("a", "a", "a", 1, one_way("a")))
 @example(mark=Mark(RESOURCE, "a", 1, "a", "a", one_way("a")), lease=Sequencer("a", "a", "a", 1, one_way("a")))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_the_files_comparison_passes_what_admit_passes(tmp_path: Path, mark: Mark, lease: Sequencer) -> None:
     """Of two marks that no flow can write (without a source, but with a digest) the file refuses more."""
     file = tmp_path / "app.db"

@@ -137,8 +137,9 @@ def test_each_call_of_a_run_has_a_bound_and_a_thread_of_its_own() -> None:
     goes_on = threading.Event()
 
     def perform(step: str) -> str:
-        call = partial(goes_on.wait, DEADLINE_S) if step == "drips" else threading.get_ident
-        result = helper_threads.in_helper_thread(call, 0.05)
+        drips = step == "drips"
+        call = partial(goes_on.wait, DEADLINE_S) if drips else threading.get_ident
+        result = helper_threads.in_helper_thread(call, 0.05 if drips else DEADLINE_S)
         return "another thread" if result != threading.get_ident() else "this thread"
 
     dripping, other = in_threads(each("drips", "answers"), perform)
