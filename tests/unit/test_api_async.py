@@ -24,7 +24,6 @@ from tests.support.helpers import wait_until, wait_until_async
 pytestmark = pytest.mark.reduced
 
 TTL = 30.0
-SHORT_TTL = 3.0
 
 
 @pytest_asyncio.fixture
@@ -459,6 +458,7 @@ async def group_of(*work: Coroutine[Any, Any, None]) -> None:
 # --- loss -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_coroutine", [False, True])
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("early_beats")
 async def test_on_lost_runs_on_the_loop(aio_source: fencelock.aio.AsyncSource, is_coroutine: bool) -> None:
     heard: asyncio.Future[tuple[str, threading.Thread]] = asyncio.get_running_loop().create_future()
 
@@ -469,7 +469,7 @@ async def test_on_lost_runs_on_the_loop(aio_source: fencelock.aio.AsyncSource, i
         await asyncio.sleep(0)
         on_lost(reason)
 
-    lock = aio_source.lock("a", ttl=SHORT_TTL, on_lost=on_lost_later if is_coroutine else on_lost)
+    lock = aio_source.lock("a", ttl=TTL, on_lost=on_lost_later if is_coroutine else on_lost)
     lease = await lock.acquire()
     await aio_source.break_lock("a", reason="test")
     async with asyncio.timeout(30):
@@ -481,13 +481,14 @@ async def test_on_lost_runs_on_the_loop(aio_source: fencelock.aio.AsyncSource, i
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("early_beats")
 async def test_an_on_lost_that_raises_is_logged(
     aio_source: fencelock.aio.AsyncSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_lost(reason: str) -> None:
         raise KeyError(reason)
 
-    lease = await aio_source.lock("a", ttl=SHORT_TTL, on_lost=on_lost).acquire()
+    lease = await aio_source.lock("a", ttl=TTL, on_lost=on_lost).acquire()
     with caplog.at_level(logging.ERROR, logger="fencelock"):
         await aio_source.break_lock("a", reason="test")
         await wait_until_async(lambda: "on_lost raised" in caplog.text)
@@ -495,9 +496,10 @@ async def test_an_on_lost_that_raises_is_logged(
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("early_beats")
 async def test_cancel_on_lost_cancels_the_block(aio_source: fencelock.aio.AsyncSource) -> None:
     async def work() -> None:
-        async with aio_source.lock("a", ttl=SHORT_TTL) as lease:
+        async with aio_source.lock("a", ttl=TTL) as lease:
             lease.cancel_on_lost()
             await aio_source.break_lock("a", reason="test")
             await asyncio.sleep(60)
@@ -550,8 +552,9 @@ async def test_a_lease_that_would_cancel_its_task_is_abandoned_when_nobody_holds
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("early_beats")
 async def test_waiting_for_the_loss_ends_with_it_and_with_the_release(aio_source: fencelock.aio.AsyncSource) -> None:
-    lock = aio_source.lock("a", ttl=SHORT_TTL)
+    lock = aio_source.lock("a", ttl=TTL)
     lease = await lock.acquire()
     assert lease is not None
     assert await lease.lost.wait(0.01) is False
@@ -601,13 +604,14 @@ def test_two_loops_in_two_threads_share_a_source(tmp_path: Path) -> None:
     asyncio.run(source.close())
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_a_lease_outlives_its_loop_and_can_be_given_back(tmp_path: Path) -> None:
     """Its loss reaches no listener then, which does no harm."""
     source = fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
     told: list[str] = []
 
     async def take() -> fencelock.aio.AsyncLease:
-        lease = await source.lock("a", ttl=SHORT_TTL, on_lost=told.append).acquire()
+        lease = await source.lock("a", ttl=TTL, on_lost=told.append).acquire()
         assert lease is not None
         lease.cancel_on_lost()
         return lease

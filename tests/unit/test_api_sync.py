@@ -185,8 +185,9 @@ def test_repr_says_whether_this_handle_holds_the_lock(source: fencelock.Source) 
     assert repr(lease) == "<Lease lock='a' token=1 released>"
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_after_the_source_is_closed_it_says_so_and_leases_are_still_kept(source: fencelock.Source) -> None:
-    lock = source.lock("a", ttl=3.0)
+    lock = source.lock("a", ttl=TTL)
     lease = lock.acquire()
     assert lease is not None
     source.close()
@@ -378,8 +379,9 @@ def test_an_expired_lease_says_so_at_the_moment_of_asking(source: fencelock.Sour
     assert lease.release() is False
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_waiting_for_the_loss_ends_with_it(source: fencelock.Source) -> None:
-    lease = source.lock("a", ttl=3.0).acquire()
+    lease = source.lock("a", ttl=TTL).acquire()
     assert lease is not None
     assert lease.lost.wait(0.01) is False
     assert lease.lost.wait(-1) is False
@@ -558,9 +560,10 @@ def test_a_block_over_a_lease_that_is_over_does_not_begin(source: fencelock.Sour
 
 
 # --- on_lost --------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("early_beats")
 def test_on_lost_runs_once_with_the_reason(source: fencelock.Source) -> None:
     reasons: list[str] = []
-    lease = source.lock("a", ttl=3.0, on_lost=reasons.append).acquire()
+    lease = source.lock("a", ttl=TTL, on_lost=reasons.append).acquire()
     assert lease is not None
     source.break_lock("a", reason="test")
     wait_until(lambda: reasons)
@@ -572,7 +575,7 @@ def test_on_lost_runs_once_with_the_reason(source: fencelock.Source) -> None:
 def test_on_lost_does_not_run_for_a_lease_that_was_released(source: fencelock.Source) -> None:
     reasons: list[str] = []
     heard = threading.Event()
-    with source.lock("a", ttl=0.3, on_lost=reasons.append):
+    with source.lock("a", ttl=0.9, on_lost=reasons.append):  # It would be over before the first beat of the other one.
         pass
     other = source.lock("b", ttl=3.0, on_lost=lambda reason: heard.set()).acquire()
     source.break_lock("b", reason="test")
@@ -616,6 +619,7 @@ def test_an_owner_with_a_callback_of_its_own_is_collected_with_its_lease(source:
 
 
 # --- what goes wrong at the last moment -----------------------------------------------------------
+@pytest.mark.usefixtures("early_beats")
 def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fencelock.Source) -> None:
     reasons: list[str] = []
 
@@ -624,11 +628,11 @@ def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fencelock.S
 
     hooked = fencelock.connect(source.url, hooks=fencelock.Hooks(on_acquired=leave))
     with pytest.raises(SystemExit) as raised:
-        hooked.lock("a", ttl=3.0, on_lost=reasons.append).acquire()
+        hooked.lock("a", ttl=TTL, on_lost=reasons.append).acquire()
     wait_until(lambda: not source.info("a").is_held)
     # The traceback keeps the frames of the acquire alive, and what is in them; nobody is told that it was lost.
     assert raised.value.code == 3
-    with source.lock("b", ttl=3.0) as lease:
+    with source.lock("b", ttl=TTL) as lease:
         first = lease.deadline_ms
         wait_until(lambda: lease.deadline_ms > first)
     assert reasons == []
@@ -707,10 +711,10 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setattr(LeaseRecord, moment, interrupted)
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_the_keeper_serves_every_source_of_the_process(source: fencelock.Source, tmp_path: Any) -> None:
     other = fencelock.connect(f"sqlite:///{tmp_path / 'other.db'}")
-    # The ttl is one that no machine is too busy for: beats come each second.
-    with source.lock("a", ttl=3.0) as first, other.lock("a", ttl=3.0) as second:
+    with source.lock("a", ttl=TTL) as first, other.lock("a", ttl=TTL) as second:
         deadlines = first.deadline_ms, second.deadline_ms
         wait_until(lambda: first.deadline_ms > deadlines[0] and second.deadline_ms > deadlines[1])
         assert first.token == second.token == 1

@@ -8,6 +8,7 @@ import sqlite3
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 import fencelock
 from fencelock import Event, Hooks, Sequencer, aio
 from fencelock.hooks import NO_HOOKS, describe, emit, is_observed
-from tests.support.helpers import wait_until
+from fencelock.protocol import source_requests as ask
+from tests.support.helpers import DEADLINE_S, wait_until
 from tests.support.sources import Client, rows
 
 
@@ -96,13 +98,18 @@ def test_nobody_is_told_when_nobody_listens(caplog: pytest.LogCaptureFixture) ->
 
 
 # --- what happens to a lease is told ---
+@pytest.mark.usefixtures("early_beats")
 def test_a_leases_life_is_told_with_its_fields(url: str, tmp_path: Path) -> None:
     heard: list[Event] = []
     other = Client(tmp_path / "locks.db")
     claim = "5" * 32
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        first = other.token("lock", claim, ttl_ms=300)  # To be waited for.
-        lease = source.lock("lock", ttl=2.0, holder="me").acquire()
+        first = other.token("lock", claim)  # To be waited for.
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(source.lock("lock", ttl=30.0, holder="me").acquire)
+            wait_until(lambda: other.ask(ask.Inspect("lock")).waiters)
+            other.release("lock", claim)
+            lease = waiting.result(DEADLINE_S)
         assert lease is not None
         wait_until(lambda: "renewed" in {event.name for event in heard})
         lease.release()
@@ -115,10 +122,11 @@ def test_a_leases_life_is_told_with_its_fields(url: str, tmp_path: Path) -> None
     assert told["released"].reason is None
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_a_loss_is_told_with_the_reason(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        lease = source.lock("lock", ttl=3.0).acquire()
+        lease = source.lock("lock", ttl=30.0).acquire()
         assert lease is not None
         Client(tmp_path / "locks.db").raise_epoch("the disk was restored")
         lost = wait_until(lambda: [event for event in heard if event.name == "lost"])
@@ -157,7 +165,7 @@ def test_a_release_in_the_background_is_told(url: str, way: str) -> None:
 def test_a_release_in_the_background_that_the_source_did_not_hear_is_told_once(url: str, tmp_path: Path) -> None:
     heard: list[Event] = []
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        lease = source.lock("lock", ttl=2.0).acquire()
+        lease = source.lock("lock", ttl=30.0).acquire()
         assert lease is not None
         rows(tmp_path / "locks.db", "alter table fencelock_lock rename to hidden")
         lease.release_soon()
@@ -165,7 +173,7 @@ def test_a_release_in_the_background_that_the_source_did_not_hear_is_told_once(u
         assert told.reason is not None
         assert "no such table: fencelock_lock" in told.reason
         rows(tmp_path / "locks.db", "alter table hidden rename to fencelock_lock")
-        with source.lock("lock").acquire() as later:  # The keeper has repeated the release, or the ttl has passed.
+        with source.lock("lock").acquire() as later:  # The keeper has repeated the release.
             assert later.token > told.token
     assert [event.token for event in heard if event.name == "released"] == [told.token, later.token]
 
@@ -235,7 +243,7 @@ def live_through_everything(url: str, path: Path, heard: list[Event]) -> list[ob
         connection.execute("create table reports (id integer primary key)")
     connection.close()
     with fencelock.connect(url, hooks=recording(heard)) as source:
-        lock = source.lock("lock", ttl=3.0)
+        lock = source.lock("lock", ttl=30.0)
         guard = fencelock.guard(f"sqlite:///{app}", resource="reports", lock="lock", hooks=recording(heard))
         seen += [source, lock, guard, source.rlock("other")]
         with lock as lease, guard.transaction(lease) as native:
@@ -264,7 +272,7 @@ async def live_through_it_async(url: str, heard: list[Event]) -> list[object]:
     """Do the same on an event loop, cancellation included."""
     seen: list[object] = []
     async with aio.connect(url, hooks=recording(heard)) as source:
-        lock = source.lock("async", ttl=3.0)
+        lock = source.lock("async", ttl=30.0)
         async with lock as lease:
             waiter = asyncio.ensure_future(lock.acquire())
             while not (await source.info("async")).waiters:  # noqa: ASYNC110 - only the source knows
@@ -277,6 +285,7 @@ async def live_through_it_async(url: str, heard: list[Event]) -> list[object]:
     return seen
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_no_secret_in_logs_reprs_events_or_errors(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(monkeypatch)
     heard: list[Event] = []
