@@ -101,11 +101,12 @@ def test_t7_the_second_raise_of_a_history_is_refused(url: str, monkeypatch: pyte
         assert connected.describe().epoch == 2
 
 
+@pytest.mark.usefixtures("early_beats")
 @pytest.mark.reduced
 def test_t7_raise_ends_every_lease_and_its_holder_learns_the_reason(url: str, path: Path) -> None:
     told: list[str] = []
     with fencelock.connect(url) as connected:
-        lock = connected.lock("lock", ttl=3.0, on_lost=told.append)
+        lock = connected.lock("lock", ttl=30.0, on_lost=told.append)
         lease = lock.acquire()
         assert lease is not None
         Client(path).raise_epoch("restored from yesterday")
@@ -123,7 +124,7 @@ def test_t7_raise_ends_every_wait_and_the_waiter_queues_again(url: str, path: Pa
     client.token("lock", "holder")
     with fencelock.connect(url) as connected:
         leases: list[Any] = []
-        thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=3.0).acquire(timeout=30)))
+        thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=30.0).acquire(timeout=30)))
         thread.start()
         wait_until(lambda: client.ask(ask.Inspect("lock")).waiters)
         client.raise_epoch()

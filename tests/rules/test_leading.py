@@ -319,13 +319,13 @@ def test_k3_an_event_of_asyncio_stops_a_loop_that_waits(url: str) -> None:
 
 
 # --- cancellation ---------------------------------------------------------------------------------
-@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.usefixtures("brief_pauses", "early_beats")
 @pytest.mark.parametrize("when", ["in the body", "at its end", "with an error"])
 def test_k1_a_task_that_its_lease_has_cancelled_campaigns_again(url: str, when: str) -> None:
     async def work() -> list[int]:
         tokens = []
         async with fencelock.aio.connect(url) as source:
-            async for term in source.lead(LOCK, ttl=1.0):
+            async for term in source.lead(LOCK, ttl=30.0):
                 async with term as lease:
                     tokens.append(lease.token)
                     if len(tokens) == 2:

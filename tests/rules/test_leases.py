@@ -32,12 +32,11 @@ from fencelock.testing import lose
 from tests.process.actors import Stage
 from tests.support.helpers import wait_until
 from tests.support.losses_at_release import LossesAtRelease
-from tests.support.sources import Client, rows
+from tests.support.sources import LONG_MS, Client, rows
 
 pytestmark = pytest.mark.reduced
 
 TTL = 30.0
-SHORT_TTL = 3.0
 SHORT_MS = 150
 
 
@@ -132,9 +131,10 @@ def test_h1_a_time_left_greater_than_the_ttl_counts_as_the_ttl(client: Client, p
     assert client.acquire("lock", claim, ttl_ms=10_000, born_us=born_us).remaining_ms == 10_000
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_h1_the_holders_deadline_is_before_the_sources_by_the_margin(source: fencelock.Source, path: Path) -> None:
-    with source.lock("lock", ttl=SHORT_TTL) as lease:
-        margin = margin_ms(int(SHORT_TTL * 1000))
+    with source.lock("lock", ttl=TTL) as lease:
+        margin = margin_ms(int(TTL * 1000))
         assert lease.deadline_ms <= deadline_at_source(path) - margin
         first = lease.deadline_ms
         wait_until(lambda: lease.deadline_ms > first)
@@ -157,8 +157,9 @@ def test_h1_the_deadline_is_compared_at_the_moment_of_asking(source: fencelock.S
 
 
 # --- H2: the keeper -------------------------------------------------------------------------------
+@pytest.mark.usefixtures("early_beats")
 def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fencelock.Source) -> None:
-    with source.lock("lock", ttl=1.0) as lease:
+    with source.lock("lock", ttl=2.4) as lease:
         token, end = lease.token, time.monotonic() + 2.5
         while time.monotonic() < end:
             assert source.lock("lock").acquire(blocking=False) is None
@@ -167,9 +168,10 @@ def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fencelock.Source
         assert lease.token == token == source.info("lock").token
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_h2_a_definite_no_is_a_loss(source: fencelock.Source) -> None:
     def work() -> None:
-        with source.lock("lock", ttl=SHORT_TTL) as lease:
+        with source.lock("lock", ttl=TTL) as lease:
             source.break_lock("lock", reason="test")
             assert lease.lost.wait(30)
 
@@ -177,15 +179,22 @@ def test_h2_a_definite_no_is_a_loss(source: fencelock.Source) -> None:
         work()
 
 
-def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fencelock.Source, other: Client) -> None:
+@pytest.mark.usefixtures("early_beats")
+def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(
+    source: fencelock.Source, other: Client, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The keeper retries: it misses three beats, and the lease still exists."""
+
+    def missed() -> int:
+        return sum("could not be renewed now" in text and str(path) in text for text in caplog.messages)
+
     lost: list[str] = []
-    with source.lock("lock", ttl=6.0, on_lost=lost.append) as lease:
-        first = lease.deadline_ms
+    with source.lock("lock", ttl=TTL, on_lost=lost.append) as lease:
         with locked_file(other):
-            wait_until(lambda: boottime_ms() > first - 2_500)
+            wait_until(lambda: missed() >= 3)
             assert lease.is_valid
-        wait_until(lambda: lease.deadline_ms > first)
+            before = lease.deadline_ms
+        wait_until(lambda: lease.deadline_ms > before)
     assert lost == []
 
 
@@ -211,6 +220,7 @@ def test_h2_an_outage_past_the_deadline_ends_the_lease_for_good(
         lease.check_valid()
 
 
+@pytest.mark.usefixtures("early_beats")
 def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
     source: fencelock.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,8 +233,8 @@ def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
         return perform(self, request)
 
     monkeypatch.setattr(SQLiteSourceConnection, "perform", counting)
-    leases = [source.lock(f"lock{number}", ttl=6.0).acquire() for number in range(50)]
-    # A busy machine may take seconds for 50: a beat that comes meanwhile renews those that are there.
+    leases = [source.lock(f"lock{number}", ttl=TTL).acquire() for number in range(50)]
+    # A beat that comes meanwhile renews those that are there.
     wait_until(lambda: 50 in batches)
     assert all(lease is not None and lease.release() for lease in leases)
 
@@ -277,10 +287,11 @@ def test_h3_the_bodys_own_exception_passes_with_a_note(
     del error.__notes__
 
 
+@pytest.mark.usefixtures("early_beats")
 @pytest.mark.parametrize("ending", ["expired", "lost"])
 def test_h3_on_lost_runs_on_expiry_and_loss_alike(source: fencelock.Source, ending: str) -> None:
     lost: list[str] = []
-    lease = source.lock("lock", ttl=SHORT_TTL, on_lost=lost.append).acquire()
+    lease = source.lock("lock", ttl=TTL, on_lost=lost.append).acquire()
     assert lease is not None
     if ending == "lost":
         source.break_lock("lock", reason="test")
@@ -755,7 +766,7 @@ def test_h5_an_acquire_that_is_interrupted_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Pool, "perform", interrupted)
         with pytest.raises(error):
-            waiter.acquire(timeout=0.3)  # For so long a waiter looks for a source that cannot be asked.
+            waiter.acquire(timeout=1.0)  # For so long a waiter looks for a source that cannot be asked.
     wait_until(lambda: source.info("lock").waiters == ())
     holder.release()
     with source.lock("lock", timeout=10):
@@ -861,15 +872,16 @@ def test_h8_a_waiter_that_slept_past_its_ttl_does_not_get_the_lock_by_its_old_pl
     assert isinstance(client.ask(ask.Poll("lock", sleeper)), ask.ClaimEnded)
 
 
-def test_h8_a_waiter_that_polls_in_time_keeps_its_entry(client: Client) -> None:
+def test_h8_a_waiter_that_polls_in_time_keeps_its_entry(client: Client, path: Path) -> None:
     holder, waiting = draw_claim(), draw_claim()
     client.token("lock", holder)
-    client.acquire("lock", waiting, may_wait=True, ttl_ms=1500)
-    end = time.monotonic() + 2.0
-    while time.monotonic() < end:
-        reply = client.ask(ask.Poll("lock", waiting))
-        assert isinstance(reply, ask.Queued)
-        time.sleep(min(reply.wait_ms, 20) / 1000)
+    client.acquire("lock", waiting, may_wait=True)
+    for _ in range(3):
+        # As if most of its ttl were over.
+        rows(path, "UPDATE fencelock_waiter SET deadline_ms = ?", (boottime_ms() + LONG_MS // 4,))
+        assert isinstance(client.ask(ask.Poll("lock", waiting)), ask.Queued)
+        ((until_ms,),) = rows(path, "SELECT deadline_ms FROM fencelock_waiter")
+        assert until_ms > boottime_ms() + LONG_MS // 2
     client.release("lock", holder)
     assert isinstance(client.ask(ask.Poll("lock", waiting)), ask.Granted)
 
