@@ -1,5 +1,7 @@
 """What tests of the guard of a folder share."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import fencelock
@@ -44,3 +46,13 @@ class GuardedFolder:
     def leftovers(self) -> list[Path]:
         """Return the drafts that lie about."""
         return [path for part in ("drafts", "staged") for path in (self.home / part).rglob("*") if path.is_file()]
+
+
+def open_descriptors(folder: GuardedFolder) -> set[str]:
+    """Return this process's descriptors of the folder and of what is in it; other threads may open and close others."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(str(folder.base)):
+                found.add(name)
+    return found

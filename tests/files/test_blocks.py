@@ -16,7 +16,7 @@ from fencelock import ConfigError, GuardError, SourceUnavailableError, StaleToke
 from fencelock.stores.files.guard import block as block_module
 from fencelock.stores.files.guard import folder as folder_module
 from fencelock.stores.files.guard.block import FilesTransaction
-from tests.files.guarded import GuardedFolder
+from tests.files.guarded import GuardedFolder, open_descriptors
 
 
 # --- what a block does ------------------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ def test_reading_a_file_again_keeps_no_more_open(folder: GuardedFolder) -> None:
     folder.write(5, a="old")
     with folder.guard.transaction(folder.lease(5)) as txn:
         txn.read("a")
-        before = os.listdir("/proc/self/fd")
+        before = open_descriptors(folder)
         assert {txn.read("a") for _ in range(50)} == {b"old"}
-        assert len(os.listdir("/proc/self/fd")) == len(before)
+        assert len(open_descriptors(folder)) == len(before)
 
 
 @pytest.mark.parametrize("is_first_there", [True, False])

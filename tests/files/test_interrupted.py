@@ -10,7 +10,7 @@ from fencelock.stores.files.guard import folder as folder_module
 from fencelock.testing import GuardConformance
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from tests.conformance.test_files import InFolder
-from tests.files.guarded import GuardedFolder
+from tests.files.guarded import GuardedFolder, open_descriptors
 
 FILES = "/fencelock/stores/files/guard/"
 DESCRIPTORS = "/fencelock/stores/descriptors.py"
@@ -36,7 +36,7 @@ def test_an_interrupted_block_closes_its_own_descriptors_once(folder: GuardedFol
     """A number that is closed twice may be another file of the program by then."""
     folder.write(5, name="text")
     for place in count():
-        before, others = open_descriptors(), list[int]()
+        before, others = open_descriptors(folder), list[int]()
         with suppress(*INTERRUPTS), folder.guard.transaction(folder.lease(5)) as txn:
             try:
                 with interrupted_at(place, FILES, DESCRIPTORS) as interruption:
@@ -45,7 +45,7 @@ def test_an_interrupted_block_closes_its_own_descriptors_once(folder: GuardedFol
                 others += [os.open(folder.base, os.O_RDONLY) for _ in range(10)]
         for other in others:
             os.close(other)
-        assert open_descriptors() == before, f"at place {place}"
+        assert open_descriptors(folder) == before, f"at place {place}"
         if not interruption.has_come:
             break
     assert place > 30
@@ -53,17 +53,13 @@ def test_an_interrupted_block_closes_its_own_descriptors_once(folder: GuardedFol
 
 def test_an_interrupted_operation_leaves_no_descriptor_open(folder: GuardedFolder) -> None:
     for place in count():
-        before = open_descriptors()
+        before = open_descriptors(folder)
         with suppress(*INTERRUPTS), interrupted_at(place, FILES, DESCRIPTORS) as interruption:
             folder.write(5, name="text")
-        assert open_descriptors() == before, f"at place {place}"
+        assert open_descriptors(folder) == before, f"at place {place}"
         if not interruption.has_come:
             break
     assert place > 100
-
-
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.campaign

