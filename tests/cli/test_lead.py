@@ -10,7 +10,7 @@ import pytest
 
 from fencelock.cli import AGAIN
 from tests.cli.program import PROGRAM, Program, is_gone, program, ready
-from tests.support.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, freeze, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -63,7 +63,7 @@ def test_k1_a_leader_that_is_frozen_past_its_ttl_leads_again(program: Program) -
     process = program.start("lead", "x", "--ttl", "1", "--", "sh", "-c", UNTIL_OVER)
     assert process.stdout is not None
     first = int(process.stdout.readline())
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid, program.folder / "locks.db")
     with program.source() as source, source.lock("x", ttl=30.0) as lease:
         assert lease.token > first
         (program.folder / "over").touch()

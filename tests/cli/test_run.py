@@ -19,6 +19,10 @@ __all__ = ["program"]
 pytestmark = pytest.mark.process
 
 
+UNTIL = "until [ {} ]; do sleep 0.02; done"
+"""Waits in a shell for what a file tells."""
+
+
 # --- what CMD gets
 def test_cmd_gets_the_sequencer_of_its_lease(program: Program) -> None:
     show = 'echo "$FENCELOCK_LOCK|$FENCELOCK_TOKEN|$FENCELOCK_SEQUENCER"'
@@ -85,15 +89,16 @@ def test_a_pipeline_ends_when_cmd_ends(program: Program) -> None:
 
 # --- the end of the group
 def test_processes_that_cmd_left_behind_get_sigterm(program: Program) -> None:
-    left = "(trap 'echo bye; exit' TERM; echo ready; sleep 60 & wait) &"
-    process = program.start("run", "x", "--", "bash", "-c", f"{left} read -t 0.5 < <(sleep 9); exit 4")
+    left = "(trap 'echo bye; exit' TERM; echo ready; : > trapped; sleep 60 & wait) &"
+    process = program.start("run", "x", "--", "sh", "-c", f"{left} {UNTIL.format('-e trapped')}; exit 4")
     out, _ = process.communicate()
     assert (out, process.returncode) == ("ready\nbye\n", 4)
 
 
 def test_processes_that_cmd_left_behind_are_killed_if_they_ignore_sigterm(program: Program) -> None:
-    left = "sh -c 'trap \"\" TERM; echo $$; exec >&-; sleep 60' & read -t 0.5 < <(sleep 9); exit 4"
-    process = program.start("run", "x", "--ttl", "3", "--grace", "0.2", "--", "bash", "-c", left)
+    left = "sh -c 'trap \"\" TERM; echo $$; exec >&-; : > trapped; sleep 60' &"
+    words = ("sh", "-c", f"{left} {UNTIL.format('-e trapped')}; exit 4")
+    process = program.start("run", "x", "--grace", "0.2", "--", *words)
     out, _ = process.communicate()
     assert process.returncode == 4
     assert is_gone(int(out))
@@ -101,9 +106,10 @@ def test_processes_that_cmd_left_behind_are_killed_if_they_ignore_sigterm(progra
 
 def test_a_daemon_that_leaves_the_group_is_out_of_reach(program: Program) -> None:
     """As documented: ending it needs a cgroup."""
-    process = program.start("run", "x", "--", "sh", "-c", "setsid sh -c 'echo $$; exec sleep 60' > pid & sleep 0.2")
+    script = f"setsid sh -c 'echo $$; exec sleep 60' > pid & {UNTIL.format('-s pid')}"
+    process = program.start("run", "x", "--", "sh", "-c", script)
     assert process.wait() == 0
-    daemon = int(wait_until((program.folder / "pid").read_text))
+    daemon = int((program.folder / "pid").read_text())
     assert not is_gone(daemon)
     os.kill(daemon, signal.SIGKILL)
 

@@ -26,18 +26,20 @@ def test_dispositions_of_signals_are_cmds_defaults(program: Program) -> None:
 
 
 def test_an_ignored_hangup_stays_ignored(program: Program) -> None:
+    os.mkfifo(program.folder / "go")
     process = program.start(
         "run",
         "x",
         "--",
         "sh",
         "-c",
-        SAY_READY + "sleep 0.3; echo survived",
+        SAY_READY + "read -r _ < go; echo survived",
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     ready(process)
     process.send_signal(signal.SIGHUP)
     os.killpg(running(process).pid, signal.SIGHUP)
+    (program.folder / "go").write_text("\n")
     out, _ = process.communicate()
     assert (out, process.returncode) == ("survived\n", 0)
 
@@ -161,7 +163,7 @@ def test_a_swallowed_signal_ends_the_wait(place: str) -> None:
 def test_a_leaving_that_hangs_is_cut_off(leaving: str) -> None:
     """Not before its time: it says that it began."""
     done = ended(
-        BEGIN.format(leaving_s=0.1)
+        BEGIN.format(leaving_s=0.5)
         + f"""
 try:
     with told.interrupting():

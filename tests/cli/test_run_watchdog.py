@@ -16,6 +16,7 @@ from tests.support.helpers import ROOT, freeze, wait_until
 __all__ = ["program"]
 pytestmark = pytest.mark.process
 
+TRIES = 5
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
 
 
@@ -44,13 +45,17 @@ def test_the_cmd_of_a_frozen_run_ends_before_another_holder_gets_the_lock(progra
 
 def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_too(program: Program) -> None:
     """CMD has got SIGTERM, so a later renewal no longer matters."""
-    process = start(program, "--ttl", "6", "--grace", "2")
-    command = running(process)
-    freeze(process.pid, program.folder / "locks.db")
-    wait_until(lambda: is_gone(command.pid))
-    assert program.source().info("x").is_held
-    process.send_signal(signal.SIGCONT)
-    assert process.wait() == 76
+    for _ in range(TRIES):
+        process = start(program, "--ttl", "6", "--grace", "2")
+        command = running(process)
+        freeze(process.pid, program.folder / "locks.db")
+        wait_until(lambda command=command: is_gone(command.pid))
+        was_held = program.source().info("x").is_held
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 76
+        if was_held:  # Else a busy machine was too late to look.
+            return
+    raise AssertionError("CMD ends before the deadline")
 
 
 def test_a_short_freeze_is_harmless(program: Program) -> None:
@@ -64,7 +69,7 @@ def test_a_short_freeze_is_harmless(program: Program) -> None:
 
 
 def test_a_renewed_lease_outlives_its_first_deadline(program: Program) -> None:
-    process = start(program, "--ttl", "1", script="echo ready; sleep 3; echo done")
+    process = start(program, "--ttl", "2.8", "--grace", "0", script="echo ready; sleep 3; echo done")
     out, _ = process.communicate()
     assert (out, process.returncode) == ("done\n", 0)
 
@@ -95,7 +100,7 @@ def test_a_killed_run_has_its_whole_group_ended(program: Program, script: str) -
 
 def test_cmd_has_its_grace_when_run_is_killed(program: Program) -> None:
     script = "trap 'sleep 0.2; echo cleaned; exit' TERM; echo ready; sleep 60 & wait"
-    process = start(program, "--grace", "2", script=script)
+    process = start(program, "--grace", "8", script=script)
     process.kill()
     out, _ = process.communicate()
     assert out == "cleaned\n"
@@ -119,9 +124,11 @@ def test_a_run_killed_in_the_queue_leaves_nothing_running(program: Program) -> N
 
 
 def test_processes_that_cmd_left_behind_end_also_if_run_is_killed_meanwhile(program: Program) -> None:
-    script = "sh -c 'trap \"\" TERM; echo ready; sleep 60' & sleep 0.2"
+    os.mkfifo(program.folder / "go")
+    script = "sh -c 'trap \"\" TERM; echo ready; sleep 60' & read -r _ < go"
     process = start(program, "--ttl", "6", "--grace", "2", script=script)
     command = running(process)
+    (program.folder / "go").write_text("\n")
     wait_until(lambda: is_gone(command.pid))
     process.kill()
     wait_until(lambda: program.left() == [])
@@ -152,9 +159,10 @@ def test_the_watchdog_keeps_no_descriptor_of_cmds(program: Program) -> None:
 def test_the_watchdog_sleeps(program: Program) -> None:
     process = start(program, "--ttl", "30")
     guardian = watchdog(process)
-    before = guardian.num_ctx_switches().voluntary
+    before, began_s = guardian.num_ctx_switches().voluntary, time.monotonic()
     wait_until(lambda: time.time() - guardian.create_time() > 3)
-    assert guardian.num_ctx_switches().voluntary - before <= 6
+    # It looks at the clock each second, and hears of a beat or two.
+    assert guardian.num_ctx_switches().voluntary - before <= 3 + time.monotonic() - began_s
 
 
 def test_a_killed_watchdog_is_noticed_and_cmd_is_not_left_alone(program: Program) -> None:
@@ -167,8 +175,10 @@ def test_a_killed_watchdog_is_noticed_and_cmd_is_not_left_alone(program: Program
 
 
 def test_a_stopped_watchdog_does_not_hold_up_the_end(program: Program) -> None:
-    process = start(program, "--ttl", "3", "--grace", "0.1", script="echo ready; sleep 0.5; exit 4")
+    os.mkfifo(program.folder / "go")
+    process = start(program, "--grace", "0.1", script="echo ready; read -r _ < go; exit 4")
     watchdog(process).suspend()
+    (program.folder / "go").write_text("\n")
     assert process.wait() == 4
     assert program.left() == []
 
