@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fencelock.cli.run import group
-from tests.cli.program import Program, is_gone, program, running, watchdog
+from tests.cli.program import Program, child, is_gone, program, running, watchdog
 from tests.support.helpers import ROOT, freeze, wait_until
 
 __all__ = ["program"]
@@ -101,6 +101,7 @@ def test_a_killed_run_has_its_whole_group_ended(program: Program, script: str) -
 def test_cmd_has_its_grace_when_run_is_killed(program: Program) -> None:
     script = "trap 'sleep 0.2; echo cleaned; exit' TERM; echo ready; sleep 60 & wait"
     process = start(program, "--grace", "8", script=script)
+    child(running(process), "sleep")
     process.kill()
     out, _ = process.communicate()
     assert out == "cleaned\n"
