@@ -121,6 +121,9 @@ class Handlers:
         sequencer().enter_guarded(object())
         return request
 
+    def unguarded_refusal(self, request: bytes, context: Any) -> None:
+        context.abort(grpc.StatusCode[request.decode()], "said without a guard")
+
     def unguarded_rows(self, _request: bytes, _context: Any) -> Iterator[bytes]:
         yield b"not fenced"
 
@@ -208,6 +211,9 @@ class AsyncHandlers(Handlers):
         sequencer().enter_guarded(object())
         return request
 
+    async def unguarded_refusal(self, request: bytes, context: Any) -> None:  # type: ignore[override]
+        await context.abort(grpc.StatusCode[request.decode()], "said without a guard")
+
     async def unguarded_rows(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
         yield b"not fenced"
 
@@ -233,7 +239,9 @@ class AsyncHandlers(Handlers):
 
 
 ARITIES = {
-    "unary_unary": ("Put", "Held", "Once", "Unguarded", "Replay", "LeaveOpen", "Refuse", "Fail", "InGroup"),
+    "unary_unary": (
+        *("Put", "Held", "Once", "Unguarded", "UnguardedRefusal", "Replay", "LeaveOpen", "Refuse", "Fail", "InGroup"),
+    ),
     "unary_stream": ("Rows", "UnguardedRows", "LateGuard"),
     "stream_unary": ("PutAll",),
     "stream_stream": ("Chat",),

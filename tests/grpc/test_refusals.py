@@ -90,6 +90,17 @@ def test_an_answer_that_no_guard_admitted_is_an_error(caller: Caller):
     assert not caught.value.definite, "the handler has run"
 
 
+def test_an_absence_that_no_guard_admitted_is_an_error(caller: Caller):
+    """As a 404 over HTTP; other refusals are the handler's own."""
+    with pytest.raises(UnfencedWriteError, match=r"NOT_FOUND: said without a guard: .*without a mark") as caught:
+        caller.call("UnguardedRefusal", b"NOT_FOUND")
+    assert not caught.value.definite, "the handler has run"
+    for other in ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNIMPLEMENTED"):
+        with pytest.raises(grpc.RpcError) as refused:
+            caller.call("UnguardedRefusal", other.encode())
+        assert refused.value.code().name == other
+
+
 def test_a_stream_that_no_guard_admitted_gives_no_message(caller: Caller):
     got: list[bytes] = []
     with pytest.raises(UnfencedWriteError, match=r"UnguardedRows: .*without a mark"):

@@ -52,7 +52,11 @@ _IN_DOUBT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DATA_LOSS,
 }
-"""What gRPC itself, or something in between, may answer after the handler has run. The others come from handlers."""
+"""What gRPC itself, or something in between, may answer after the handler has run.
+
+The others come from handlers, or from a proxy that has not passed the call on: gRPC reads its 401, 403 and 404 as
+UNAUTHENTICATED, PERMISSION_DENIED and UNIMPLEMENTED, and each other status of HTTP as one of these.
+"""
 
 
 class CallRules:
@@ -124,11 +128,20 @@ class CallRules:
             self._seals.remember(self._target, _marks(pairs))
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
+        if error.code() is grpc.StatusCode.NOT_FOUND and told is None and not is_seal:
+            self._check_absence(error, pairs, method)
         if is_seal:
             return self._meant_by_seal(error, meant)
         if isinstance(meant, OutcomeUnknownError):
             meant.idempotency_key = key
         return meant
+
+    def _check_absence(self, error: Any, pairs: Metadata, method: str) -> None:
+        """Raise UnfencedWriteError if no guard has admitted the call: a holder acts on "there is none" as on a row."""
+        marks = _marks(pairs)
+        if (REPLAYED_FIELD, REPLAYED) not in pairs or marks:
+            with _answered(f"{self._target}{method} was answered {_text_of(error)}", is_seal=False):
+                self._seals.check_fenced(self._target, marks)
 
     def _meant_by_seal(self, error: Any, meant: Exception) -> Exception:
         """Return the error of a seal: what it was made for was not sent."""
