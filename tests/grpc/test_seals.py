@@ -193,6 +193,18 @@ def test_a_service_is_not_sealed_after_another_was_read(
         assert caller_of(lease, second.target, independent=True).call("Put", b"1") == b"done"
 
 
+def test_g2_an_absence_that_was_read_is_a_read_too(
+    caller_of: Callable[..., Caller], lease: fencelock.Lease, service: Service, tmp_path: Path, data: Path
+):
+    shutil.copy(data, tmp_path / "second.db")
+    with served(Handlers(f"sqlite:///{tmp_path / 'second.db'}")) as second:
+        with pytest.raises(grpc.RpcError):
+            caller_of(lease, service.target).call("Refuse", b"1")
+        with pytest.raises(GuardError, match=r"fencelock\.grpc\.seal"):
+            caller_of(lease, second.target).call("Put", b"1")
+        assert second.handlers.seen == []
+
+
 def test_services_are_sealed_before_the_first_is_read(
     caller_of: Callable[..., Caller], lease: fencelock.Lease, service: Service, tmp_path: Path, data: Path
 ):

@@ -123,13 +123,17 @@ class CallRules:
     def error(self, error: Any, *, key: str | None, method: str, is_seal: bool) -> Exception:
         """Return the error that a call's status means; the status itself if it is the handler's own answer."""
         pairs = _pairs(error.initial_metadata(), error.trailing_metadata())
+        marks = _marks(pairs)
         with _answered(self._target + method, is_seal=is_seal):
             # With whichever status: a call that has failed may have sealed the service as well.
-            self._seals.remember(self._target, _marks(pairs))
+            self._seals.remember(self._target, marks)
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
         if error.code() is grpc.StatusCode.NOT_FOUND and told is None and not is_seal:
             self._check_absence(error, pairs, method)
+        if meant is error and marks:
+            # The handler's own answer, which a guard has admitted: it may tell what was read (G2).
+            note_admitted(self._credential.tenure, self._target, is_seal=is_seal)
         if is_seal:
             return self._meant_by_seal(error, meant)
         if isinstance(meant, OutcomeUnknownError):
