@@ -124,7 +124,7 @@ def test_nothing_is_left_of_a_run(program: Program) -> None:
 
 # --- loss
 def test_loss_ends_the_group_and_exits_with_76(program: Program) -> None:
-    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "sleep 60 & wait")
+    process = program.start("run", "x", "--ttl", "3", "--", "sh", "-c", SAY_READY + "sleep 60 & wait")
     ready(process)
     sleep = child(running(process), "sleep")
     assert program.inside("break", "x", "--reason", "a test").returncode == 0
@@ -136,7 +136,7 @@ def test_loss_ends_the_group_and_exits_with_76(program: Program) -> None:
 
 def test_loss_is_76_also_when_cmd_exits_with_0(program: Program) -> None:
     process = program.start(
-        "run", "x", "--ttl", "2", "--", "sh", "-c", f"trap 'exit 0' TERM; {SAY_READY} sleep 60 & wait"
+        "run", "x", "--ttl", "3", "--", "sh", "-c", f"trap 'exit 0' TERM; {SAY_READY} sleep 60 & wait"
     )
     ready(process)
     program.inside("break", "x", "--reason", "a test")
@@ -145,7 +145,7 @@ def test_loss_is_76_also_when_cmd_exits_with_0(program: Program) -> None:
 
 def test_loss_is_76_also_when_stderr_cannot_be_written(program: Program) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    process = program.start(*("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "exec sleep 60"), stderr=full)
+    process = program.start(*("run", "x", "--ttl", "3", "--", "sh", "-c", SAY_READY + "exec sleep 60"), stderr=full)
     os.close(full)
     ready(process)
     program("break", "x", "--reason", "a test")
@@ -162,7 +162,7 @@ def test_a_loss_that_only_the_release_finds_is_76(program: Program) -> None:
 
 def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
     stubborn = f"trap '' TERM; {SAY_READY} while :; do sleep 1; done"
-    process = program.start("run", "x", "--ttl", "2", "--grace", "0.1", "--", "sh", "-c", stubborn)
+    process = program.start("run", "x", "--ttl", "3", "--grace", "0.1", "--", "sh", "-c", stubborn)
     ready(process)
     command = running(process)
     program.inside("break", "x", "--reason", "a test")
@@ -173,7 +173,7 @@ def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
 def test_loss_ends_a_run_inside_a_run(program: Program) -> None:
     """Each has a group of its own; the outer one's SIGTERM reaches the inner one."""
     inner = [*PROGRAM, "run", "y", "--", "sh", "-c", "echo ready; exec sleep 60"]
-    process = program.start("run", "x", "--ttl", "2", "--", *inner)
+    process = program.start("run", "x", "--ttl", "3", "--", *inner)
     ready(process)
     program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
@@ -181,7 +181,7 @@ def test_loss_ends_a_run_inside_a_run(program: Program) -> None:
 
 
 def test_loss_ends_a_stopped_cmd(program: Program) -> None:
-    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "kill -STOP $$")
+    process = program.start("run", "x", "--ttl", "3", "--", "sh", "-c", SAY_READY + "kill -STOP $$")
     ready(process)
     command = running(process)
     wait_until(lambda: command.status() == "stopped")
@@ -230,7 +230,7 @@ def test_guards_are_closed_at_the_end(program: Program, guard: fencelock.Guard, 
 
 def test_guards_are_closed_after_a_loss(program: Program, guard: fencelock.Guard) -> None:
     process = program.start(
-        *("run", "x", "--ttl", "2", "--guard", guard.url, "--"),
+        *("run", "x", "--ttl", "3", "--guard", guard.url, "--"),
         *("sh", "-c", "echo $FENCELOCK_SEQUENCER; sleep 60"),
     )
     assert process.stdout is not None

@@ -185,7 +185,7 @@ def test_a_stopped_watchdog_does_not_hold_up_the_end(program: Program) -> None:
 
 
 def test_a_loss_is_enforced_though_the_watchdog_is_stopped(program: Program) -> None:
-    process = start(program, "--ttl", "2", "--grace", "0.1")
+    process = start(program, "--ttl", "3", "--grace", "0.1")
     watchdog(process).suspend()
     program("break", "x", "--reason", "a test")
     assert process.wait() == 76
