@@ -34,7 +34,6 @@ from tests.conformance.test_created_marks import BROKEN as BROKEN_DECLARATIONS
 from tests.conformance.test_memory import InMemory
 from tests.conformance.thread_sources import BROKEN_BY_A_THREAD
 
-
 PATIENCE_S = 30.0
 
 
@@ -59,7 +58,7 @@ def short_patience(monkeypatch):
 
 @pytest.fixture
 def full_patience(monkeypatch, short_patience):
-    """Let threads and tasks take their time: here none waits for ever, and a busy machine may stand still for a while."""
+    """Let threads and tasks take their time: here none waits for ever, and a busy machine may stand still."""
     monkeypatch.setattr("fencelock.testing.runners.REQUEST_TIMEOUT_S", PATIENCE_S)
 
 
