@@ -131,7 +131,7 @@ def test_a_background_cmd_that_reads_stops_the_job_until_fg(terminal: Terminal) 
 
 
 def test_a_job_stopped_for_longer_than_its_ttl_is_over(program: Program, terminal: Terminal) -> None:
-    terminal.type(f"{RUN.replace('60', '1')} sh -c '{READY} read line'")
+    terminal.type(f"{RUN.replace('60', '2')} sh -c '{READY} read line'")
     terminal.expect("ready\n")
     terminal.press("Z")
     terminal.expect(PROMPT)

@@ -77,7 +77,7 @@ def test_a_renewed_lease_outlives_its_first_deadline(program: Program) -> None:
 def test_a_run_frozen_in_the_queue_does_not_start_cmd_too_late(program: Program) -> None:
     with program.source() as source:
         with source.lock("x"):
-            process = program.start("run", "x", "--ttl", "1", "--", "touch", "ran")
+            process = program.start("run", "x", "--ttl", "2", "--", "touch", "ran")
             wait_until(lambda: source.info("x").waiters)
             freeze(process.pid, program.folder / "locks.db")
         wait_until(lambda: not source.info("x").waiters)
