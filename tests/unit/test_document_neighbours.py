@@ -166,8 +166,7 @@ def test_a_listing_leaves_out_what_cannot_be_read_and_says_so(
     with caplog.at_level(logging.WARNING, "fencelock"):
         listed = world.one.send(ask.ListLocks(None))
     assert [info.name for info in listed] == [names[0], names[2]]
-    (message,) = caplog.messages
-    assert "a lock was left out" in message
+    (_,) = (message for message in caplog.messages if "a lock was left out" in message)
 
 
 def test_a_page_of_locks_that_cannot_be_read_ends_no_listing(world: World, stray: Callable[[Key], Document]) -> None:

@@ -89,7 +89,8 @@ def test_nobody_is_told_when_nobody_listens(caplog: pytest.LogCaptureFixture) ->
         assert not is_observed(NO_HOOKS, "lost")
         assert is_observed(Hooks(), "renewed")  # A hook may be there.
         emit(NO_HOOKS, Event("lost", "lock"))
-        assert caplog.records == []
+        # Other libraries may log what earlier tests have left.
+        assert [record for record in caplog.records if record.name == "fencelock"] == []
         logger.setLevel(logging.WARNING)
         assert is_observed(NO_HOOKS, "lost")
         assert not is_observed(NO_HOOKS, "acquired")
@@ -132,7 +133,9 @@ def test_a_loss_is_told_with_the_reason(url: str, tmp_path: Path, caplog: pytest
         lost = wait_until(lambda: [event for event in heard if event.name == "lost"])
     assert [(event.lock, event.token) for event in lost] == [("lock", lease.token)]
     assert lost[0].reason == "the source's epoch was raised: the disk was restored"
-    assert [record.levelname for record in caplog.records if record.message.startswith("lost ")] == ["WARNING"]
+    # The keeper may log what earlier tests have left.
+    logged = [record for record in caplog.records if getattr(record, "fencelock_event", None) is lost[0]]
+    assert [record.levelname for record in logged if record.message.startswith("lost ")] == ["WARNING"]
 
 
 def test_a_release_that_the_source_did_not_hear_is_told_with_the_reason(url: str, tmp_path: Path) -> None:
