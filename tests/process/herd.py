@@ -19,7 +19,7 @@ from fencelock.stores.sqlite.source import store as source
 
 def take(connected: fencelock.Source) -> None:
     """Acquire and release, and print the token."""
-    with connected.lock("lock", ttl=5, timeout=60) as lease:
+    with connected.lock("lock", ttl=60, timeout=60) as lease:
         line = f"{lease.sequencer.source_id} {lease.token}\n"
     os.write(1, line.encode())
 

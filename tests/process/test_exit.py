@@ -61,9 +61,10 @@ def test_what_was_abandoned_a_moment_before_is_released_too(stage: Stage, source
 def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, source: fencelock.Source) -> None:
     """Python joins non-daemon threads first: until then renewals go on."""
     actor = stage.actor("""
+        early_beats()
         has_lease = threading.Event()
         def work():
-            with source.lock("a", ttl=1.0) as lease:
+            with source.lock("a", ttl=1.9) as lease:
                 has_lease.set()
                 say("working")
                 hear()

@@ -95,8 +95,9 @@ def test_however_a_child_ends_its_parents_lease_is_untouched(
     actor = stage.actor(
         FORKING
         + f"""
+early_beats()
 lost = []
-lock = source.lock("a", ttl=2.0, on_lost=lost.append)
+lock = source.lock("a", ttl=30.0, on_lost=lost.append)
 lease = lock.acquire()
 child = os.fork()
 if not child:
@@ -143,8 +144,9 @@ def test_a_child_acquires_renews_and_loses_leases_of_its_own(stage: Stage, sourc
     actor = stage.actor(
         FORKING
         + """
+early_beats()
 held = source.lock("held", ttl=30.0).acquire()
-lock, rlock = source.lock("a", ttl=1.5), source.rlock("b", ttl=1.5)
+lock, rlock = source.lock("a", ttl=30.0), source.rlock("b", ttl=30.0)
 with lock, rlock:
     pass
 def use():
@@ -152,7 +154,7 @@ def use():
     with lock as first, rlock as second:
         before = first.deadline_ms, second.deadline_ms
         until(lambda: first.deadline_ms > before[0] and second.deadline_ms > before[1])
-    third = source.lock("c", ttl=1.5, on_lost=lost.append).acquire()
+    third = source.lock("c", ttl=30.0, on_lost=lost.append).acquire()
     source.break_lock("c", reason="test")
     until(lambda: lost)
     return [first.token, source.lock("held").acquire(blocking=False), first.holder.split(":")[1] == str(os.getpid())]
@@ -220,7 +222,8 @@ def listen(lease):
     while not stop.is_set():
         lease.lost.wait(0.001)
 
-contended = source.lock("contended", ttl=5.0)
+early_beats()
+contended = source.lock("contended", ttl=30.0)
 held = contended.acquire()
 # Everything that waiting needs is imported by now: a fork in the middle of an import is a trap of Python's own.
 assert source.lock("contended").acquire(timeout=0.01) is None
@@ -334,7 +337,7 @@ def test_a_subprocess_of_a_holder_is_no_fork(stage: Stage, source: fencelock.Sou
     """`subprocess` execs: it closes nothing of ours, and the lease stays with its holder."""
     actor = stage.actor("""
         import subprocess
-        with source.lock("a", ttl=2.0) as lease:
+        with source.lock("a", ttl=30.0) as lease:
             for _ in range(20):
                 subprocess.run(["/bin/true"], check=True)
             say(lease.is_valid)

@@ -125,7 +125,7 @@ def test_killed_while_holding_the_lock_is_free_after_the_ttl(stage: Stage, sourc
 
 
 WAITER = """
-lock = source.lock("a", ttl=1.5, holder=sys.argv[1] and "HOLDER")
+lock = source.lock("a", ttl=TTL, holder=sys.argv[1] and "HOLDER")
 say("waiting")
 with lock as lease:
     say(lease.token)
@@ -134,9 +134,9 @@ say("released")
 """
 
 
-def waiter(stage: Stage, source: fencelock.Source, name: str) -> Actor:
+def waiter(stage: Stage, source: fencelock.Source, name: str, ttl: float) -> Actor:
     """Start a waiter, and return once it is queued."""
-    actor = stage.actor(WAITER.replace("HOLDER", name))
+    actor = stage.actor(WAITER.replace("HOLDER", name).replace("TTL", str(ttl)))
     assert actor.hear() == "waiting"
     wait_until(lambda: name in source.info("a").waiters)
     return actor
@@ -149,7 +149,9 @@ def test_killed_while_waiting_the_queue_goes_on(
 ) -> None:
     holder = source.lock("a", ttl=LONG_TTL)
     holder.acquire()
-    waiters = {name: waiter(stage, source, name) for name in ("first", "second", "third")}
+    # The others wait for as long as a victim's place lasts.
+    ttls = {name: 2.0 if name in victims else LONG_TTL for name in ("first", "second", "third")}
+    waiters = {name: waiter(stage, source, name, ttl) for name, ttl in ttls.items()}
     assert source.info("a").waiters == ("first", "second", "third")
     for name in victims:
         waiters.pop(name).kill()

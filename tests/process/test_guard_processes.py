@@ -26,7 +26,9 @@ def test_g2_a_holder_frozen_between_its_read_and_its_write_is_refused_when_it_th
     old = play(
         stage,
         """
-        lease = source.lock("nightly-report", ttl=1.0).acquire()
+        guard.mark()  # Imports what is imported late.
+        early_beats()
+        lease = source.lock("nightly-report", ttl=1.5).acquire()
         with guard.transaction(lease) as connection:
             value = read(connection)
         say("read")

@@ -39,8 +39,9 @@ def wrote(leader: Actor) -> int:
 
 def test_k1_leaders_survive_freezes_and_deaths_of_each_other(stage: Stage, file: Path) -> None:
     one = play(stage, LEADER.format(ttl=0.5))
-    kind, first = one.hear()
-    assert kind == "leads"
+    while (said := one.hear())[0] != "leads":  # On a busy machine its first lease may be over before.
+        pass
+    first = said[1]
     two = play(stage, LEADER.format(ttl=30))
     with fencelock.connect(stage.url) as source:
         wait_until(lambda: source.info("nightly-report").token != first or source.info("nightly-report").waiters)

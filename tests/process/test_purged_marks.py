@@ -24,7 +24,8 @@ def test_g15_a_holder_frozen_over_a_purge_writes_nothing_when_it_thaws(
     old = play(
         stage,
         f"""
-        sequencer = lock.acquire().sequencer
+        lease = lock.acquire()
+        sequencer = lease.sequencer
         {begin}
         say("held")
         hear()

@@ -22,6 +22,7 @@ from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
 from tests.process.actors import Actor, Stage
 from tests.support.helpers import wait_until
 from tests.support.sources import Client
+from tests.support.waiting import is_asleep_in_queue
 
 pytestmark = pytest.mark.process
 
@@ -139,7 +140,7 @@ def test_the_place_of_a_waiter_that_gave_up_is_filled_at_once(stage: Stage, sour
     holder.acquire()
     impatient = threading.Thread(target=lambda: source.lock("a", ttl=600.0, holder="impatient").acquire(timeout=0.3))
     impatient.start()
-    wait_until(lambda: source.info("a").waiters)
+    wait_until(lambda: source.info("a").waiters or not impatient.is_alive())
     second = waiter(stage, source, "second", ttl=600.0)
     impatient.join()
     assert source.info("a").waiters == ("second",)
@@ -229,7 +230,7 @@ def test_a_hand_off_costs_the_same_however_many_wait(source: fencelock.Source, a
         threads.append(threading.Thread(target=serve, args=(source, str(number), served)))
         threads[-1].start()
     wait_until(lambda: len(source.info("a").waiters) == count)
-    time.sleep(0.1)
+    wait_until(lambda: all(map(is_asleep_in_queue, threads)))
     asked.clear()
     started = time.monotonic()
     holder.release()

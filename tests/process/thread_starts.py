@@ -23,9 +23,9 @@ from tests.support.helpers import wait_until, wait_until_async
 
 TRY_S = 8.0
 """How long one acquire may take while a thread does not start: longer than a request's timeout."""
-TIMELY_S = 5.0
+TIMELY_S = 10.0
 """How long the callback of a loss may take: a beat, and H3's second, on a loaded machine."""
-PROMPT_S = 3.0
+PROMPT_S = 5.0
 """How long a hand-over may take once every thread could be started; the pauses between polls are longer, see below."""
 LONG_TTL_S = 60.0
 REPEATED = (SourceUnavailableError, OutcomeUnknownError)

@@ -150,7 +150,9 @@ class GuardLife:
             stage,
             face,
             """
-lease = source.lock("nightly-report", ttl=1.0).acquire()
+guard.mark()  # Imports what is imported late.
+early_beats()
+lease = source.lock("nightly-report", ttl=1.5).acquire()
 try:
     with guard.transaction(lease) as txn:
         value = read(txn)
@@ -181,7 +183,9 @@ except fencelock.FencelockError as error:
             stage,
             face,
             """
-lease = source.lock("nightly-report", ttl=1.0).acquire()
+guard.mark()  # Imports what is imported late.
+early_beats()
+lease = source.lock("nightly-report", ttl=1.5).acquire()
 with guard.transaction(lease) as txn:
     value = read(txn)
 say(value)
@@ -216,7 +220,7 @@ for proof in (lease.sequencer, lease):
             stage,
             face,
             """
-lease = source.lock("nightly-report", ttl=1.0).acquire()
+lease = source.lock("nightly-report", ttl=30.0).acquire()
 with guard.transaction(lease) as txn:
     write(txn, "stale")
     say()
@@ -225,9 +229,11 @@ with guard.transaction(lease) as txn:
         )
         old.hear()
         old.kill()
-        with fencelock.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
-            assert face.value() == "initial"
-            face.write(lease, "new")
+        with fencelock.connect(stage.url) as source:
+            source.break_lock(LOCK, reason="its process was killed")
+            with source.lock(LOCK, timeout=20) as lease:
+                assert face.value() == "initial"
+                face.write(lease, "new")
         assert face.value() == "new"
 
     @pytest.mark.process
