@@ -64,3 +64,9 @@ def own_etcd_three(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
     """Yield three running members of the test's own, which the test may kill."""
     with etcd_fleet.new_cluster(THREE) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def early_etcd_beats(early_beats: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each early beat reach etcd, though the session has most of its time left."""
+    monkeypatch.setattr("fencelock.stores.etcd.source.session.EtcdSession.is_due", lambda _: True)

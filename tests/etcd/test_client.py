@@ -5,6 +5,7 @@ done.
 import asyncio
 import gc
 import socket
+import time
 from collections.abc import Iterator
 
 import psutil

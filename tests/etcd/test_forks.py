@@ -16,7 +16,7 @@ from fencelock.errors import LeaseInheritedError, UnsupportedError
 from fencelock.stores.etcd.connection import channels
 from fencelock.stores.etcd.connection import forks as forking
 from tests.etcd.fix_etcd import Corner
-from tests.support.beats import SOON_TTL, soon_beats, wait_for_a_beat  # noqa: F401 - a fixture
+from tests.support.beats import wait_for_a_beat
 from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide, pytest.mark.own_process]
@@ -76,9 +76,9 @@ def test_a_child_takes_locks_while_its_parents_threads_do(source: fencelock.Sour
             assert status_of_child(lambda: cycle(source)) == 0
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_etcd_beats")
 def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source: fencelock.Source):
-    lease = source.lock("held", ttl=SOON_TTL).acquire()
+    lease = source.lock("held", ttl=30.0).acquire()
     assert lease is not None
     wait_for_a_beat(lease)  # From its first beat on, its key is watched.
 
@@ -175,9 +175,9 @@ def test_no_fork_begins_while_a_discarded_channel_is_closed(monkeypatch):
     assert not gate._under_way
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_etcd_beats")
 def test_programs_are_started_while_a_lease_is_watched(source: fencelock.Source):
-    lease = source.lock("held", ttl=SOON_TTL).acquire()
+    lease = source.lock("held", ttl=30.0).acquire()
     assert lease is not None
     wait_for_a_beat(lease)
     assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ, "and they inherit nothing of how gRPC was asked to behave"

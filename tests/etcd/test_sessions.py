@@ -21,7 +21,7 @@ from fencelock.stores.etcd.source import cluster_state, codec, renewal, session
 from fencelock_lab.servers.etcd import MIN_TTL_S, EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.support.beats import SOON_TTL, soon_beats, wait_for_a_beat  # noqa: F401 - a fixture
+from tests.support.beats import wait_for_a_beat
 from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
@@ -140,10 +140,10 @@ def test_an_unreferenced_source_is_gone_without_the_collector(etcd: Corner, clie
         gc.enable()
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_etcd_beats")
 def test_closing_a_source_keeps_the_leases_that_are_held(etcd: Corner, client: Client):
     with fencelock.connect(etcd.url) as source:
-        lease = source.lock("lock", ttl=SOON_TTL).acquire()
+        lease = source.lock("lock", ttl=30.0).acquire()
     assert lease is not None
     for _ in range(2):  # The first beat may have begun before the end.
         wait_for_a_beat(lease)

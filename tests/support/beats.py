@@ -1,35 +1,18 @@
-"""Another thread's renewals over the connections that a test interrupts: whatever was left taken there ends them. And
-the keeper's own ones, soon though the leases are long.
-"""
+"""Another thread's renewals over the connections that a test interrupts: whatever was left taken there ends them."""
 
 import threading
 from collections.abc import Callable
 from itertools import count
 
-import pytest
-
 from fencelock._api.lease import BaseLease
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
-from fencelock._keeper import schedule
-from fencelock.stores.etcd.source.session import EtcdSession
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from tests.support.helpers import DEADLINE_S, wait_until
 
 BEATS = 2
 """The first of them may have begun before the interruption."""
 Hold = Callable[[], None]
-SOON_TTL = 60.0
-"""The ttl with which a lease of a test survives whatever a busy machine does."""
-SOON_BEATS = 200
-"""So many beats there are in a ttl with `soon_beats`: one each 0.3 s."""
-
-
-@pytest.fixture
-def soon_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the keeper renew leases of SOON_TTL as soon as those of a second, and each beat reach the store."""
-    monkeypatch.setattr(schedule, "BEATS_PER_TTL", SOON_BEATS)
-    monkeypatch.setattr(EtcdSession, "is_due", lambda _: True)
 
 
 def wait_for_a_beat(lease: BaseLease) -> None:

@@ -14,7 +14,6 @@ from fencelock.stores.zookeeper.source.layout import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
-from tests.support.beats import SOON_TTL, soon_beats  # noqa: F401 - a fixture
 from tests.support.helpers import DEADLINE_S, wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
@@ -33,14 +32,14 @@ def acquired(source: fencelock.Source, name: str = "lock", ttl: float = TTL) -> 
     return lease
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_beats")
 def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
     source: fencelock.Source, zookeeper_url: str
 ) -> None:
-    held = acquired(source, ttl=SOON_TTL)
+    held = acquired(source, ttl=30.0)
     with fencelock.connect(zookeeper_url) as operator:
         raised = operator.raise_epoch(reason="a restore")
-        fresh = acquired(operator, ttl=SOON_TTL)
+        fresh = acquired(operator, ttl=30.0)
         assert fresh.token > raised.last_token >= EPOCH_STRIDE > held.token
         assert held.lost.wait(DEADLINE_S)
         with pytest.raises(fencelock.LeaseLostError, match="a restore"):
@@ -72,7 +71,7 @@ def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fenceloc
 def test_t7_tokens_rise_over_every_epoch(source: fencelock.Source) -> None:
     tokens = []
     for number in range(4):
-        with source.lock("lock", ttl=SOON_TTL) as lease:
+        with source.lock("lock", ttl=30.0) as lease:
             tokens.append(lease.token)
         info = source.raise_epoch(reason=f"number {number}")
         assert info.epoch == number + 2

@@ -10,7 +10,6 @@ import fencelock
 from fencelock import SourceError
 from fencelock.stores.zookeeper.source import layout
 from tests.cli.program import Program, program
-from tests.support.beats import SOON_TTL, soon_beats  # noqa: F401 - a fixture
 from tests.support.helpers import DEADLINE_S, wait_until
 
 __all__ = ["program"]
@@ -73,7 +72,7 @@ def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
         pass
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_beats")
 @pytest.mark.parametrize(
     "value",
     [
@@ -87,7 +86,7 @@ def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
 def test_a_loss_is_reported_whatever_the_locks_node_contains(
     source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes
 ) -> None:
-    lease = source.lock(NAME, ttl=SOON_TTL).acquire()
+    lease = source.lock(NAME, ttl=30.0).acquire()
     assert lease is not None
     kazoo.set(path, value)
     (node,) = kazoo.get_children(path)

@@ -19,7 +19,7 @@ from fencelock.stores.zookeeper.source import admin, sessions
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.support.beats import SOON_TTL, soon_beats, wait_for_a_beat  # noqa: F401 - a fixture
+from tests.support.beats import wait_for_a_beat
 from tests.support.helpers import DEADLINE_S, check_is_quick, wait_until
 from tests.support.leaders import Leaders, brief_pauses  # noqa: F401 - a fixture of the class
 from tests.support.losses_at_release import LossesAtRelease
@@ -332,11 +332,11 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
 
 
 # --- through the public API -------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_beats")
 def test_h3_a_loss_is_reported(zookeeper_url: str, kazoo: KazooClient) -> None:
     reasons: list[str] = []
     with fencelock.connect(zookeeper_url) as source:
-        lease = source.lock("lock", ttl=SOON_TTL, on_lost=reasons.append).acquire()
+        lease = source.lock("lock", ttl=30.0, on_lost=reasons.append).acquire()
         assert lease is not None
         store = source._store
         (session,) = store.sessions.open_sessions()  # type: ignore[attr-defined]
@@ -347,10 +347,10 @@ def test_h3_a_loss_is_reported(zookeeper_url: str, kazoo: KazooClient) -> None:
         assert "removed" in reasons[0]
 
 
-@pytest.mark.usefixtures("soon_beats")
+@pytest.mark.usefixtures("early_beats")
 def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeeper_url: str) -> None:
     source = fencelock.connect(zookeeper_url)
-    lease = source.lock("lock", ttl=SOON_TTL).acquire()
+    lease = source.lock("lock", ttl=30.0).acquire()
     assert lease is not None
     sessions = source._store.sessions  # type: ignore[attr-defined]
     source.close()
