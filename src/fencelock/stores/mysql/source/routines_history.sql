@@ -46,18 +46,19 @@ raising: BEGIN
     IF v_highest >= 9223372036854775807 - 2 * 1099511627776 THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
     END IF;
-    UPDATE fencelock_source PARTITION (lasting) SET
-        epoch = epoch + 1, history_id = p_fresh, token = (v_highest DIV 1099511627776 + 1) * 1099511627776,
-        born_after_us = v_past_us, began_because = p_reason
-    WHERE id = 1;
+    SET v_highest = (v_highest DIV 1099511627776 + 1) * 1099511627776;
     INSERT INTO fencelock_source_audit PARTITION (lasting) (happened_at, who, what, token, reason)
-    SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source PARTITION (lasting) WHERE id = 1;
+    VALUES (SYSDATE(6), p_who, 'raise epoch', v_highest, p_reason);
+    UPDATE fencelock_source PARTITION (lasting) SET
+        epoch = epoch + 1, history_id = p_fresh, token = v_highest, born_after_us = v_past_us, began_because = p_reason
+    WHERE id = 1;
     COMMIT AND NO CHAIN;
     CALL fencelock_describe();
 END;
 
 -- name: create_break
--- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
+-- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease; it does what a call
+-- that the server broke off has left, as long as the lock has no higher token.
 CREATE PROCEDURE fencelock_break(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_who VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_reason TEXT CHARACTER SET utf8mb4)
@@ -82,17 +83,18 @@ BEGIN
         SELECT epoch INTO v_epoch FROM fencelock_source PARTITION (lasting) WHERE id = 1;
         SELECT holder INTO v_holder FROM fencelock_lock PARTITION (lasting)
         WHERE name = p_lock AND digest IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
-        -- The holder's claim ends here: remember it before the row forgets the holder.
-        UPDATE fencelock_lock PARTITION (lasting)
-        SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
-        WHERE name = p_lock AND digest IS NOT NULL;
-        UPDATE fencelock_lock PARTITION (lasting)
-        SET token = v_token, digest = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
-        WHERE name = p_lock;
         INSERT INTO fencelock_source_audit PARTITION (lasting) (
             happened_at, who, what, lock_name, token, reason, holder, digest)
         VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
+    -- The holder's claim ends here. (Assigned from left to right: the row remembers it before it forgets the holder.)
+    UPDATE fencelock_lock PARTITION (lasting) SET
+        forgotten_us = IF(digest IS NULL, forgotten_us, GREATEST(forgotten_us, ended_us)),
+        ended_us = IF(digest IS NULL, ended_us, GREATEST(
+            TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), born_us)),
+        ended_digest = COALESCE(digest, ended_digest), token = v_token, digest = NULL, holder = NULL, deadline_us = 0,
+        ended = CONCAT(p_who, ' broke it: ', p_reason)
+    WHERE name = p_lock AND COALESCE(token, 0) < v_token;
     COMMIT AND NO CHAIN;
     SELECT source_id, history_id INTO v_source_id, v_history_id FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     CALL fencelock_newest_key(v_key_id);

@@ -149,14 +149,14 @@ BEGIN
             WHERE name = p_lock;
         END IF;
         CALL fencelock_newest_key(v_key_id);
+        IF v_own IS NOT NULL THEN
+            DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_own;
+        END IF;
         UPDATE fencelock_lock PARTITION (lasting) SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
             ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + v_time_ms * 1000
         WHERE name = p_lock;
-        IF v_own IS NOT NULL THEN
-            DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_own;
-        END IF;
     END decision;
     COMMIT AND NO CHAIN;
     IF v_key_id IS NOT NULL THEN
@@ -228,13 +228,12 @@ acquiring: BEGIN
     IF p_mode <> 'poll' AND CHAR_LENGTH(p_holder) = LENGTH(p_holder) AND LENGTH(p_holder) BETWEEN 1 AND 512
        AND INSTR(p_holder, CHAR(0)) = 0 THEN
         START TRANSACTION;
-        UPDATE fencelock_lock PARTITION (lasting) SET
-            digest = p_digest, key_id = NULL, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
-            born_us = p_born_us,
-            deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
-        WHERE name = p_lock AND digest IS NULL AND waiting = 0
-          AND NOT p_digest <=> ended_digest AND forgotten_us < p_born_us;
-        IF ROW_COUNT() = 1 THEN
+        -- Only locked here, and written once, with its token: the server may break a routine off between two statements,
+        -- and its session then commits what there is.
+        IF EXISTS (
+            SELECT 1 FROM fencelock_lock PARTITION (lasting)
+            WHERE name = p_lock AND digest IS NULL AND waiting = 0
+              AND NOT p_digest <=> ended_digest AND forgotten_us < p_born_us FOR UPDATE) THEN
             -- The same statement tells whether the source signs: reading the keys at each grant would cost a tenth of it.
             UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1)
             WHERE id = 1 AND history_id = p_history_id AND epoch = p_epoch AND born_after_us < p_born_us
@@ -246,8 +245,11 @@ acquiring: BEGIN
                     WHERE not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) AND retired_s IS NULL
                     ORDER BY not_before_s DESC, number DESC LIMIT 1;
                 END IF;
-                UPDATE fencelock_lock PARTITION (lasting) SET token = LAST_INSERT_ID(), key_id = v_key_id
-                    WHERE name = p_lock;
+                UPDATE fencelock_lock PARTITION (lasting) SET
+                    token = LAST_INSERT_ID(), digest = p_digest, key_id = v_key_id, epoch = p_epoch, holder = p_holder,
+                    ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us,
+                    deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
+                WHERE name = p_lock;
                 COMMIT AND NO CHAIN;
                 IF v_key_id IS NULL THEN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -286,6 +288,8 @@ releasing: BEGIN
     IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
     END IF;
+    -- Fails in an XA transaction, which could be prepared, and keep the lock's row locked without a session.
+    START TRANSACTION;
     SELECT epoch INTO v_epoch FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     UPDATE fencelock_lock PARTITION (lasting) SET
         digest = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',

@@ -4,6 +4,11 @@
 -- Routines that a role calls leave no transaction open, and what only reads does so in a transaction of its own at READ
 -- COMMITTED: else a session could keep rows locked that it has read at SERIALIZABLE, until somebody's lease has ended. A
 -- level that was set for one transaction cannot be seen, and COMMIT would begin another such one by completion_type.
+--
+-- The server may break a routine off between any two of its statements (KILL QUERY, max_statement_time), and then no
+-- handler rolls back: its session may go on, and commit what there is. So statements come in an order in which each
+-- beginning of them does no harm: the counter first, then a row with all that changes in it; audit entries before what
+-- they record.
 
 -- name: create_refuse_session
 -- Refuse a session that would decide on an old snapshot, in a time that jumps, or without MariaDB's CHECKs, which any
@@ -74,7 +79,8 @@ BEGIN
 END;
 
 -- name: create_drop_waiter
--- Remove a waiting claim of a lock whose row is locked, for good.
+-- Remove a waiting claim of a lock whose row is locked, for good. (If the server breaks it off, the count is too high:
+-- `fencelock_live_head` corrects that.)
 CREATE PROCEDURE fencelock_drop_waiter(IN p_lock VARBINARY(512), IN p_ticket BIGINT, IN p_now_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
@@ -82,14 +88,15 @@ BEGIN
     DECLARE v_born_us BIGINT;
     SELECT digest, born_us INTO v_digest, v_born_us
     FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
+    CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
     DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
     UPDATE fencelock_lock PARTITION (lasting) SET waiting = waiting - 1 WHERE name = p_lock;
-    CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
 END;
 
 -- name: create_live_head
 -- The head of the queue of a lock whose row is locked; NULL if it is empty. Waiters in front that have expired are
 -- removed (H7), and do not come back (H8). A time left above the ttl, after the clock was set back, counts as the ttl.
+-- It is called where the row counts a waiter: if there is none, the count is corrected.
 CREATE PROCEDURE fencelock_live_head(
     IN p_lock VARBINARY(512), IN p_epoch BIGINT, IN p_now_us BIGINT, OUT p_ticket BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -114,4 +121,7 @@ BEGIN
             END IF;
         END IF;
     UNTIL p_ticket IS NULL OR v_is_alive END REPEAT;
+    IF p_ticket IS NULL THEN
+        UPDATE fencelock_lock PARTITION (lasting) SET waiting = 0 WHERE name = p_lock;
+    END IF;
 END;

@@ -1,0 +1,148 @@
+"""What MariaDB leaves of a routine that it breaks off between two statements: no handler rolls back then.
+
+KILL QUERY does it, and `max_statement_time`, which any session may set. The session goes on, and commits what there is.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+import pytest
+
+from fencelock.model import digest_of_claim
+from tests.sql.dialect import run
+from tests.sql.mysql.dialect import MySQLDialect
+from tests.sql.mysql.fix_mysql import Database
+from tests.support.helpers import wait_until
+
+pytestmark = pytest.mark.server_wide
+
+ACQUIRE = (
+    "CALL fencelock_acquire('lock', %s, 'me', {ttl_ms}, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 'wait',"
+    " 99, 1, '{history}')"
+)
+RELEASE = "CALL fencelock_release('lock', %s, 0)"
+BREAK = "CALL fencelock_break('lock', %s, 'me', 'a test')"
+
+
+class Breaker:
+    """A session that has the server break off its own calls."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.left = 0
+        """How many calls were broken off within their transactions, which were committed afterwards."""
+        [(self.history,)] = [row[4:5] for row in run(native, "CALL fencelock_describe()")]
+
+    def acquire(self, claim: str, *, ttl_ms: int = 60_000) -> tuple[str, str]:
+        """Return the statement, and its parameter."""
+        return ACQUIRE.format(ttl_ms=ttl_ms, history=self.history), digest_of_claim(claim)
+
+    def call(self, statement: str, parameter: str) -> Any:
+        """Make a call, and return its row, if any."""
+        return next(iter(run(self.native, statement, parameter)), None)
+
+    def take(self, claim: str) -> int:
+        """Acquire, and return the token; 0 without one."""
+        return int((self.call(*self.acquire(claim)) or (0,))[0])
+
+    def breaks_off(self, statement: str, parameter: str) -> bool:
+        """Have a call broken off at a random moment; return whether that left something, which is committed."""
+        limit_s = random.uniform(0, 0.0006)
+        with suppress(pymysql.OperationalError):
+            run(self.native, f"SET STATEMENT max_statement_time = {limit_s:.6f} FOR {statement}", parameter)
+        [(has_left,)] = run(self.native, "SELECT @@in_transaction")
+        run(self.native, "COMMIT")
+        self.left += has_left
+        return bool(has_left)
+
+
+@pytest.fixture
+def breaker(sql: MySQLDialect, url: str) -> Iterator[Breaker]:
+    """Yield a session that calls the routines itself."""
+    with sql.session(url) as native:
+        yield Breaker(native)
+
+
+def test_t1_no_acquire_that_was_broken_off_has_the_token_of_the_one_before(breaker: Breaker) -> None:
+    """The row once named the new claim before it had a token of its own, and kept the last holder's."""
+    last, turn = breaker.take("first"), 0
+    run(breaker.native, RELEASE, "first")
+    while breaker.left < 40:
+        claim = f"claim {(turn := turn + 1)}"
+        breaker.breaks_off(*breaker.acquire(claim))
+        if token := breaker.take(claim):
+            assert token > last
+            last = token
+        run(breaker.native, RELEASE, claim)
+
+
+def test_a_queue_whose_requests_were_broken_off_is_empty_in_the_end(breaker: Breaker, database: Database) -> None:
+    """A count of waiters that stays above them would have each acquire look for them, and one below pass over them."""
+    turn = 0
+    while breaker.left < 40:
+        turn += 1
+        breaker.take(holder := f"holder {turn}")
+        claims = [f"claim {turn}.{number}" for number in range(3)]
+        for claim in claims:
+            breaker.breaks_off(*breaker.acquire(claim, ttl_ms=1))
+            run(breaker.native, RELEASE, claim) if turn % 2 else time.sleep(0.002)
+        run(breaker.native, RELEASE, holder)
+        breaker.breaks_off(*breaker.acquire(f"late {turn}", ttl_ms=1))
+        count = "SELECT waiting - (SELECT COUNT(*) FROM fencelock_waiter) FROM fencelock_lock"
+        assert database.value(count) >= 0, "a count that is too low passes over a waiter"
+    wait_until(lambda: breaker.take("last"))
+    assert database.rows("SELECT waiting, (SELECT COUNT(*) FROM fencelock_waiter) FROM fencelock_lock") == [(0, 0)]
+
+
+def test_no_lock_is_broken_without_its_entry_and_a_break_that_was_broken_off_is_finished(
+    breaker: Breaker, database: Database
+) -> None:
+    """An operator that repeats it, as after a reply that was lost, breaks the lease, and once."""
+    held = "SELECT COUNT(*) FROM fencelock_lock WHERE digest IS NOT NULL"
+    turn = 0
+    while breaker.left < 20:
+        token = breaker.take(f"holder {(turn := turn + 1)}")
+        own = digest_of_claim(f"breaker's {turn}")
+        breaker.breaks_off(BREAK, own)
+        entries = database.rows("SELECT token FROM fencelock_source_audit WHERE digest = %s", own)
+        assert entries or database.value(held)
+        [broken, *_] = breaker.call(BREAK, own)
+        assert broken > token
+        assert [(broken,)] == (entries or [(broken,)])
+        assert not database.value(held)
+
+
+def test_no_epoch_is_raised_without_its_entry(breaker: Breaker, database: Database) -> None:
+    raise_it = "CALL fencelock_raise_epoch((SELECT history_id FROM fencelock_source), %s, 0, 'me', 'a test')"
+    count = "SELECT epoch - 1, (SELECT COUNT(*) FROM fencelock_source_audit) FROM fencelock_source"
+    turn = 0
+    while breaker.left < 20:
+        breaker.breaks_off(raise_it, f"history-{(turn := turn + 1)}")
+        [(raised, entries)] = database.rows(count)
+        assert raised <= entries
+
+
+# --- what outlives a session ----------------------------------------------------------------------
+def test_no_session_leaves_a_lock_to_an_xa_transaction(
+    sql: MySQLDialect, breaker: Breaker, database: Database, url: str
+) -> None:
+    """Prepared, it would keep the lock's row from everybody when its session has ended."""
+    with sql.session(url) as native:
+        other = Breaker(native)
+        other.take("its own")
+        run(native, "XA START 'x'")
+        with pytest.raises(pymysql.Error, match="XAER_RMFAIL"):
+            run(native, RELEASE, "its own")
+        run(native, "XA END 'x'")
+        run(native, "XA PREPARE 'x'")
+    run(breaker.native, "SET innodb_lock_wait_timeout = 1")
+    try:
+        [token, *_] = breaker.call(BREAK, "d")
+    finally:
+        with suppress(pymysql.Error):  # It has nothing.
+            database.rows("XA ROLLBACK 'x'")
+    assert token == 2
