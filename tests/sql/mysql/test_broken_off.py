@@ -146,3 +146,31 @@ def test_no_session_leaves_a_lock_to_an_xa_transaction(
         with suppress(pymysql.Error):  # It has nothing.
             database.rows("XA ROLLBACK 'x'")
     assert token == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sign('lock', 'd', 7, 'history', 'key', @signature)",
+        "decide('lock', 'd', 'me', 1000, 9000000000000000, 'try', 9)",
+        "hold_lock('lock')",
+        "end_claim('lock', 'd', 0)",
+        "remember_ended('lock', 'd', 0)",
+        "drop_waiter('lock', 1, 0)",
+        "live_head('lock', 1, 0, @ticket)",
+        "newest_key(@key)",
+    ],
+)
+def test_no_account_with_execute_on_the_database_calls_what_other_routines_call(
+    sql: MySQLDialect, breaker: Breaker, database: Database, call: str
+) -> None:
+    """Such as one that signs any sequencer: a guard in the same database may come with EXECUTE on all routines."""
+    breaker.take("a claim")
+    name = f"clerk_{database.name}"
+    database.rows(f"CREATE USER {name}")
+    database.rows(f"GRANT EXECUTE ON {database.name}.* TO {name}")
+    try:
+        with sql.session(database.url(user=name)) as native, pytest.raises(pymysql.Error, match="command denied"):
+            run(native, f"CALL fencelock_{call}")
+    finally:
+        database.rows(f"DROP USER {name}")

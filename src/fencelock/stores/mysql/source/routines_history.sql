@@ -33,7 +33,7 @@ raising: BEGIN
     START TRANSACTION;
     SELECT history_id, token, born_after_us INTO v_history_id, v_highest, v_past_us
     FROM fencelock_source PARTITION (lasting) WHERE id = 1 FOR UPDATE;
-    IF v_history_id <> p_old THEN
+    IF NOT v_history_id <=> p_old THEN
         ROLLBACK;
         LEAVE raising;
     END IF;
@@ -72,6 +72,9 @@ BEGIN
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
+    END IF;
+    IF p_digest IS NULL THEN
+        CALL fencelock_refuse_claim();
     END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);

@@ -3,7 +3,7 @@
 
 -- name: create_newest_key
 -- The key to sign with; NULL without one. Read at each grant: a key that was retired a moment ago signs nothing.
-CREATE PROCEDURE fencelock_newest_key(OUT p_key_id VARCHAR(64) CHARACTER SET ascii) SQL SECURITY DEFINER READS SQL DATA
+CREATE PROCEDURE fencelock_newest_key(OUT p_key_id VARCHAR(64) CHARACTER SET ascii) SQL SECURITY INVOKER READS SQL DATA
 BEGIN
     DECLARE v_now_s BIGINT DEFAULT TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE());
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -19,7 +19,7 @@ CREATE PROCEDURE fencelock_sign(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_token BIGINT,
     IN p_history_id VARCHAR(64) CHARACTER SET ascii, IN p_key_id VARCHAR(64) CHARACTER SET ascii,
     OUT p_signature VARCHAR(64) CHARACTER SET ascii)
-SQL SECURITY DEFINER READS SQL DATA
+SQL SECURITY INVOKER READS SQL DATA
 SELECT SIGNATURE(k.inner_pad, k.outer_pad, CONCAT_WS(
     '.', 'fl2', k.key_id, s.source_id, p_history_id, 'x', p_token, p_digest, BASE64URL(p_lock)))
 INTO p_signature
@@ -32,7 +32,7 @@ INTO p_signature
 CREATE PROCEDURE fencelock_decide(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT)
-SQL SECURITY DEFINER MODIFIES SQL DATA
+SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
     DECLARE v_token, v_time_ms, v_now_us, v_epoch BIGINT;
@@ -45,7 +45,10 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
-    IF NOT p_mode <=> 'poll' AND (COALESCE(LENGTH(p_holder), 0) NOT BETWEEN 1 AND 512
+    IF p_digest IS NULL OR (p_mode IN ('try', 'wait', 'poll')) IS NOT TRUE THEN
+        CALL fencelock_refuse_claim();
+    END IF;
+    IF p_mode <> 'poll' AND (COALESCE(LENGTH(p_holder), 0) NOT BETWEEN 1 AND 512
                                   OR HEX(p_holder) REGEXP '^(..)*(00|ED[AB])') THEN
         CALL fencelock_refuse_name();
     END IF;
@@ -169,7 +172,7 @@ END;
 -- End a claim for good that did not hold the lock a moment ago, and answer whether it held it after all.
 CREATE PROCEDURE fencelock_end_claim(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
-SQL SECURITY DEFINER MODIFIES SQL DATA
+SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE v_now_us BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     DECLARE v_ticket BIGINT;
@@ -225,8 +228,8 @@ acquiring: BEGIN
         CALL fencelock_refuse_time();
     END IF;
     -- What no ASCII text can be, `fencelock_decide` refuses: a regular expression costs as much as another UPDATE.
-    IF p_mode <> 'poll' AND CHAR_LENGTH(p_holder) = LENGTH(p_holder) AND LENGTH(p_holder) BETWEEN 1 AND 512
-       AND INSTR(p_holder, CHAR(0)) = 0 THEN
+    IF p_mode IN ('try', 'wait') AND CHAR_LENGTH(p_holder) = LENGTH(p_holder) AND LENGTH(p_holder) BETWEEN 1 AND 512
+       AND INSTR(p_holder, CHAR(0)) = 0 AND p_digest IS NOT NULL THEN
         START TRANSACTION;
         -- Only locked here, and written once, with its token: the server may break a routine off between two statements,
         -- and its session then commits what there is.

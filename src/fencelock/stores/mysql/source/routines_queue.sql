@@ -1,6 +1,7 @@
 -- The source's routines, first file: what taking a lock relies on, which is what a session may not do, the lock's row, and
 -- the queue. store.py installs the files in this order: schema, routines_queue, routines_lease, routines_history.
 --
+-- The routines that a role is not to call run with their caller's rights, so only those of the owner, which call them, can.
 -- Routines that a role calls leave no transaction open, and what only reads does so in a transaction of its own at READ
 -- COMMITTED: else a session could keep rows locked that it has read at SERIALIZABLE, until somebody's lease has ended. A
 -- level that was set for one transaction cannot be seen, and COMMIT would begin another such one by completion_type.
@@ -35,6 +36,12 @@ CREATE PROCEDURE fencelock_refuse_time() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: the time that came with the claim is over a thousand years after the server''s: restart the process';
 
+-- name: create_refuse_claim
+-- Refuse what would be granted to nobody: a lock without a digest is free.
+CREATE PROCEDURE fencelock_refuse_claim() SQL SECURITY INVOKER NO SQL
+SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+    'fencelock: a claim needs a digest, and a mode that is try, wait or poll';
+
 -- name: create_refuse_mask
 -- Refuse a secret that was masked for another session. A proxy that shares sessions between its clients makes such.
 CREATE PROCEDURE fencelock_refuse_mask() SQL SECURITY INVOKER NO SQL
@@ -53,7 +60,7 @@ END;
 -- name: create_hold_lock
 -- Lock the row of a lock until the end of the transaction, and create the row if there is none and the name is valid.
 -- (The server accepts U+D800 to U+DFFF as UTF-8, which they are not.)
-CREATE PROCEDURE fencelock_hold_lock(IN p_lock VARBINARY(512)) SQL SECURITY DEFINER MODIFIES SQL DATA
+CREATE PROCEDURE fencelock_hold_lock(IN p_lock VARBINARY(512)) SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE v_waiting BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_waiting = NULL;
@@ -71,7 +78,7 @@ END;
 -- Remember that a claim, which does not hold the lock, has ended. The lock's row is locked.
 CREATE PROCEDURE fencelock_remember_ended(
     IN p_lock VARBINARY(512), IN p_digest VARCHAR(64) CHARACTER SET ascii, IN p_ended_us BIGINT)
-SQL SECURITY DEFINER MODIFIES SQL DATA
+SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     UPDATE fencelock_lock PARTITION (lasting)
     SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = p_ended_us, ended_digest = p_digest
@@ -82,7 +89,7 @@ END;
 -- Remove a waiting claim of a lock whose row is locked, for good. (If the server breaks it off, the count is too high:
 -- `fencelock_live_head` corrects that.)
 CREATE PROCEDURE fencelock_drop_waiter(IN p_lock VARBINARY(512), IN p_ticket BIGINT, IN p_now_us BIGINT)
-SQL SECURITY DEFINER MODIFIES SQL DATA
+SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE v_digest VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_born_us BIGINT;
@@ -99,7 +106,7 @@ END;
 -- It is called where the row counts a waiter: if there is none, the count is corrected.
 CREATE PROCEDURE fencelock_live_head(
     IN p_lock VARBINARY(512), IN p_epoch BIGINT, IN p_now_us BIGINT, OUT p_ticket BIGINT)
-SQL SECURITY DEFINER MODIFIES SQL DATA
+SQL SECURITY INVOKER MODIFIES SQL DATA
 BEGIN
     DECLARE v_epoch, v_ttl_ms, v_deadline_us BIGINT;
     DECLARE v_is_alive BOOLEAN DEFAULT FALSE;
