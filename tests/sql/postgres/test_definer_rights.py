@@ -15,35 +15,87 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.fix_postgres import Database
-from tests.support.guards import sequencer
+from tests.support.guards import LOCK, sequencer
 
-TRAPS = """
+TYPES = (
+    *("bool", "bytea", "char", "inet", "int2", "int4", "int8", "interval", "json", "jsonb", "name", "numeric", "oid"),
+    *("regclass", "regrole", "text", "timestamptz", "varchar", "xid", "xid8", "_bytea", "_int2", "_int4", "_text"),
+)
+"""Those of PostgreSQL's own that fencelock's functions may meet."""
+OPERATORS = """
+    SELECT own.oid, own.oprname, pg_catalog.format('$1 OPERATOR(pg_catalog.%%s) $2', own.oprname),
+        ARRAY[one.typname::text, other.typname], made.typname
+    FROM pg_operator AS own JOIN pg_type AS one ON one.oid = own.oprleft
+    JOIN pg_type AS other ON other.oid = own.oprright JOIN pg_type AS made ON made.oid = own.oprresult
+    WHERE ARRAY[one.typname::text, other.typname, made.typname] <@ %s
+"""
+FUNCTIONS = """
+    SELECT own.proname, pg_catalog.format('pg_catalog.%%I(%%s)', own.proname, (
+            SELECT string_agg('$' || number, ', ') FROM generate_series(1, own.pronargs) AS number)),
+        wanted.types, made.typname
+    FROM pg_proc AS own JOIN pg_type AS made ON made.oid = own.prorettype CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(type.typname::text ORDER BY number), '{}') AS types
+        FROM unnest(own.proargtypes) WITH ORDINALITY AS wanted (oid, number)
+        JOIN pg_type AS type ON type.oid = wanted.oid
+    ) AS wanted
+    WHERE own.pronamespace = 'pg_catalog'::regnamespace AND own.prokind = 'f' AND NOT own.proretset
+        AND wanted.types || made.typname::text <@ %s AND own.proname IN (
+            SELECT (regexp_matches(prosrc, '([a-z0-9_]+)[(]', 'g'))[1] FROM pg_proc
+            WHERE pronamespace = 'fencelock'::regnamespace)
+"""
+"""What is called in the text of a function of fencelock's."""
+MAKE_ROLE = """
     CREATE ROLE {role} LOGIN;
     GRANT USAGE ON SCHEMA fencelock TO {role};
     CREATE SCHEMA trap AUTHORIZATION {role};
     SET ROLE {role};
     CREATE FUNCTION trap.spring(anyelement) RETURNS boolean LANGUAGE plpgsql AS
     $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
-    CREATE FUNCTION trap.equal(pg_catalog.text, pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS
-    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
-    CREATE OPERATOR trap.= (leftarg = pg_catalog.text, rightarg = pg_catalog.text, function = trap.equal);
-    CREATE FUNCTION trap.lower(pg_catalog.text) RETURNS pg_catalog.text LANGUAGE plpgsql AS
-    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN 'x'; END $$;
-    CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.spring(VALUE));
-    CREATE DOMAIN trap.boolean AS pg_catalog.bool CHECK (trap.spring(VALUE));
-    CREATE DOMAIN trap.int8 AS pg_catalog.int8 CHECK (trap.spring(VALUE));
+    {traps}
     RESET ROLE;
 """
+
+
+def sprung_by(name: str, types: list[str], result: str, expression: str) -> str:
+    """Return what makes a function that tells as whom it runs, and does the same as PostgreSQL's own."""
+    parameters = ", ".join(f'pg_catalog."{type_}"' for type_ in types)
+    return f"""
+        CREATE FUNCTION trap."{name}"({parameters}) RETURNS pg_catalog."{result}" LANGUAGE plpgsql AS
+        $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN {expression}; END $$;
+    """
+
+
+def traps_for(database: Database) -> str:
+    """Return what makes, in another schema, an operator for each of PostgreSQL's own, a function, and a type."""
+    made = []
+    for oid, name, expression, [left, right], result in database.rows(OPERATORS, list(TYPES)):
+        sides = f'leftarg = pg_catalog."{left}", rightarg = pg_catalog."{right}"'
+        made.append(sprung_by(f"operator_{oid}", [left, right], result, expression))
+        made.append(f"CREATE OPERATOR trap.{name} ({sides}, function = trap.operator_{oid});")
+    made += [
+        sprung_by(name, types, result, expression)
+        for name, expression, types, result in database.rows(FUNCTIONS, list(TYPES))
+    ]
+    made += [
+        f'CREATE DOMAIN trap."{name}" AS pg_catalog."{name}" CHECK (trap.spring(VALUE));'
+        for name in TYPES
+        if not name.startswith("_")
+    ]
+    return "".join(made)
+
+
+PROOFS = ("SELECT 'a'::trap.text", "SELECT 'a' || 'b'::pg_catalog.text", "SELECT lower('A')")
+PRESENT = f"SELECT fencelock.present('{sequencer(5)}', 'reports')"
 _CALLS = {
     "acquire": "SELECT fencelock.acquire('a', 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
     "acquire again": "SELECT fencelock.acquire('a', 'other', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
-    "renew": "SELECT fencelock.renew(ARRAY['a'::bytea], ARRAY['claim'])",
+    "renew": "SELECT fencelock.renew('{a}', '{claim}')",
     "release": "SELECT fencelock.release('a', 'claim', 1)",
     "inspect": "SELECT fencelock.inspect('a', NULL, 1)",
     "describe": "SELECT fencelock.describe()",
     "reserve": "SELECT fencelock.reserve('me')",
-    "present": f"SELECT fencelock.present('{sequencer(5)}', 'reports')",
-    "offer": "SELECT fencelock.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'proof', 'source', 'history', 1000)",
+    "present": PRESENT,
+    "offer": f"SELECT fencelock.offer('{{reports}}', '{LOCK}', 5, '{sequencer(5).proof}', 'source', 'history', 1000)",
     "raise": f"SELECT fencelock.raise_marks('{sequencer(5)}', 'reports')",
     "close": "SELECT fencelock.close_marks('claim', 'reports')",
     "check": "SELECT fencelock.check_proof('a', 'history', 'proof')",
@@ -51,35 +103,35 @@ _CALLS = {
     "confirm": "SELECT fencelock.confirm('reports')",
     "withdraw": "SELECT fencelock.withdraw('reports')",
     "write": "INSERT INTO public.reports VALUES (7, 'x')",
+    "presented write": f"{PRESENT}; INSERT INTO public.reports VALUES (8, 'x')",
+    "effect": f"{PRESENT}; SELECT fencelock.begin_effect('reports', 'key', 'me', '')",
     "observed write": "INSERT INTO public.seen VALUES (7)",
 }
 
 
-@pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS.keys())
-def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
-    guarded: Guarded, database: Database, call: str
-) -> None:
+def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(guarded: Guarded, database: Database) -> None:
     role = f"caller_of_{database.name}"
     PostgresSource(database.url()).install()
+    sprung: list[str] = []
     with database.connect() as owner:
         owner.execute("CREATE TABLE seen (id int)")
         guarded.guard().protect("seen", mode="observe")
-        owner.execute(TRAPS.format(role=role).encode())
+        owner.execute(MAKE_ROLE.format(role=role, traps=traps_for(database)).encode())
         guarded.guard().grant(role, resource="r*")
         owner.execute(f"GRANT INSERT ON reports, seen TO {role}".encode())
-    sprung: list[str] = []
-    with database.connect(user=role) as native:
-        native.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
-        native.execute("SELECT trap.spring('a'::trap.text)")
-        assert sprung, "the trap itself works"
-        sprung.clear()
-        native.execute("SET search_path = trap, pg_catalog, public")
-        # Some are refused, by the guard's own words; what is asked here is who refused.
-        with suppress(psycopg.Error):
-            native.execute(call.encode())
-    with database.connect() as owner:
+        guarded.sealed(5)
+        for call in (*PROOFS, *_CALLS.values()):
+            # A session of its own: what one has compiled, it keeps for any search_path.
+            with database.connect(user=role) as native:
+                native.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
+                native.execute("SET search_path = trap, pg_catalog, public")
+                # Some are refused, by the guard's own words; what is asked here is who refused.
+                with suppress(psycopg.Error):
+                    native.execute(call.encode())
+            assert sprung or call not in PROOFS, "the trap itself works"
+            assert [notice for notice in sprung if not notice.endswith(role)] == [], call
+            sprung.clear()
         owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
-    assert [notice for notice in sprung if not notice.endswith(role)] == []
 
 
 TEMPORARY_TRAP = """

@@ -7,6 +7,7 @@ import pytest
 
 from fencelock.model import digest_of_claim
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.sql.guarded import Step
 from tests.sql.postgres.fix_postgres import Database
 from tests.support.helpers import wait_until
@@ -78,3 +79,53 @@ def test_a_waiter_that_cannot_be_notified_stops_neither_a_release_nor_a_break(
         )
         native.execute("SELECT fencelock.break_lease('a', 'a', 'd3', 'me', 'a test')")
     assert was_held
+
+
+RAISE = "SELECT fencelock.raise_epoch(history_id, 0, 'me', 'a test') FROM fencelock.describe()"
+
+
+def test_t1_no_token_is_granted_under_a_bound_that_is_not_committed(own_postgres: PostgresServer) -> None:
+    """A crash loses the counter of a history that was rolled back, and the next one may begin at the same token."""
+    PostgresSource(own_postgres.url()).install()
+    with own_postgres.connect() as native:
+        native.execute("BEGIN")
+        native.execute(RAISE)
+        known = acquire(native, "operator's")
+        broken = native.execute("SELECT token FROM fencelock.break_lease('b', 'b', 'd', 'me', 'a test')").fetchone()
+        native.execute("ROLLBACK")
+    own_postgres.restart("immediate")
+    with own_postgres.connect() as native:
+        native.execute("SELECT fencelock.reserve('me')")
+        native.execute(RAISE)
+        outcome, token = acquire(native, "holder's")
+    assert (known, broken) == (("spent", None), (None,))
+    assert outcome == "granted"
+    assert token != known[1]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_t7_no_lease_that_a_snapshot_does_not_show_outlives_a_raised_epoch(database: Database, level: str) -> None:
+    """The lock is new: a row that was changed since would fail by itself."""
+    PostgresSource(database.url()).install()
+    with database.connect() as operator, database.connect() as holder:
+        operator.execute(f"BEGIN ISOLATION LEVEL {level}".encode())
+        operator.execute("SELECT fencelock.describe()")
+        assert acquire(holder, "holder's")[0] == "granted"
+        for change in RAISE, "SELECT fencelock.reserve('me')":
+            with pytest.raises(psycopg.Error, match="decides at READ COMMITTED"), operator.transaction():
+                operator.execute(change.encode())
+    assert database.value("SELECT epoch FROM fencelock.source") == 1
+
+
+@pytest.mark.parametrize("change", [RAISE, "SELECT fencelock.purge()"])
+def test_a_change_of_the_source_inside_a_savepoint_is_refused(database: Database, change: str) -> None:
+    """A dump's row looks like that: the next grant began a new history."""
+    PostgresSource(database.url()).install()
+    with database.connect() as native:
+        with pytest.raises(psycopg.Error, match="inside a savepoint"):
+            native.execute(
+                f"DO $$ BEGIN PERFORM {change.removeprefix('SELECT ')}; EXCEPTION WHEN division_by_zero THEN END $$"
+            )
+        native.execute(change.encode())
+    is_whole, epoch = database.rows("SELECT is_whole, epoch FROM fencelock.describe()")[0]
+    assert (is_whole, epoch) == (True, 2 if change == RAISE else 1)

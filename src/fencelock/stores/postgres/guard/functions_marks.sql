@@ -113,6 +113,19 @@ BEGIN
 END
 $$;
 
+-- name: create_in_order
+-- The resources, each once, in the order of their bytes; refuse none, which would do nothing and look like success.
+CREATE FUNCTION fencelock.in_order(p_resources text[]) RETURNS text[] LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF cardinality(p_resources) > 0 THEN
+        RETURN ARRAY(SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1);
+    END IF;
+    RAISE 'no resource is named' USING ERRCODE = '22023';
+END
+$$;
+
 -- name: create_raise_marks
 -- Raise the marks of these resources to the sequencer's token, as the flows decided; rewrite one that is the lease's
 -- already. Resources come in the order of their bytes, so that transactions never wait in a circle.
@@ -123,7 +136,7 @@ DECLARE
     shown constant fencelock.sequencer := fencelock.parse(p_sequencer);
     wanted text;
 BEGIN
-    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+    FOREACH wanted IN ARRAY fencelock.in_order(p_resources) LOOP
         PERFORM fencelock.raise_mark(wanted, shown);
     END LOOP;
 END
@@ -138,7 +151,7 @@ DECLARE
     own_digest constant text := fencelock.one_way(fencelock.one_way(p_claim));
     wanted text;
 BEGIN
-    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+    FOREACH wanted IN ARRAY fencelock.in_order(p_resources) LOOP
         PERFORM fencelock.begin_change(wanted);
         UPDATE fencelock.mark SET is_closed = true, raised_at = clock_timestamp() WHERE resource = wanted AND digest = own_digest;
     END LOOP;
@@ -153,7 +166,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debu
 $$
 DECLARE
     shown constant fencelock.sequencer := fencelock.parse(p_sequencer);
-    wanted constant text[] := ARRAY(SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1);
+    wanted constant text[] := fencelock.in_order(p_resources);
     not_ours integer[];
 BEGIN
     not_ours := fencelock.offer(wanted, shown.lock, shown.token, shown.proof, shown.source_id, shown.history_id, NULL);
@@ -175,7 +188,7 @@ DECLARE
     wanted text;
     mark fencelock.mark;
 BEGIN
-    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+    FOREACH wanted IN ARRAY fencelock.in_order(p_resources) LOOP
         PERFORM fencelock.hold_mark(wanted, NOT (fencelock.keeps_snapshot() OR fencelock.is_of(wanted, shown.digest)));
         PERFORM fencelock.check_right(wanted);
         SELECT * INTO mark FROM fencelock.mark WHERE resource = wanted;

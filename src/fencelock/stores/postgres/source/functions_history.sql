@@ -64,6 +64,7 @@ BEGIN
     UPDATE fencelock.source SET
         epoch = old.epoch + 1, history_id = fresh, bound = base + 67108864, location = fencelock.location(),
         born_after_us = fencelock.past_us(), xid = pg_current_xact_id()::xid;
+    PERFORM fencelock.check_outermost();
     DELETE FROM fencelock.witness;
     INSERT INTO fencelock.witness VALUES (1, pg_current_xact_id()::xid, fencelock.location());
     INSERT INTO fencelock.source_audit (who, action, subject, token, reason) VALUES (
@@ -72,14 +73,30 @@ END
 $$;
 
 -- name: create_begin_flushed
--- Make this transaction's commit flushed, and the only change of the history at a time.
+-- Make this transaction's commit flushed, and the only change of the history at a time. An old snapshot would not show the
+-- leases that were granted since: they would outlive a raised epoch.
 CREATE FUNCTION fencelock.begin_flushed() RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM fencelock.settle_in();
+    END IF;
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     PERFORM FROM fencelock.source FOR UPDATE;
+END
+$$;
+
+-- name: create_check_outermost
+-- Refuse a savepoint, or a block with EXCEPTION, after the source's row was written: that has another xmin there than the
+-- transaction that it names, as if it came from a dump, and the next grant would begin a new history.
+CREATE FUNCTION fencelock.check_outermost() RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF EXISTS (SELECT FROM fencelock.source WHERE xmin <> xid) THEN
+        RAISE 'a source is not changed inside a savepoint or a block with EXCEPTION' USING ERRCODE = 'FL101';
+    END IF;
 END
 $$;
 
@@ -103,6 +120,7 @@ BEGIN
         END IF;
         UPDATE fencelock.source
         SET bound = greatest(bound, state.last_token) + 67108864, xid = pg_current_xact_id()::xid;
+        PERFORM fencelock.check_outermost();
     END IF;
 END
 $$;
@@ -152,8 +170,11 @@ BEGIN
     moment := fencelock.now_us();
     SELECT s.source_id, s.epoch, s.history_id, s.bound, w.id IS NOT NULL
     INTO STRICT source_id, epoch, history_id, bound, is_whole FROM fencelock.source AS s
-    LEFT JOIN fencelock.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid;
-    IF convert_to(p_name, 'UTF8') <> p_lock THEN
+    LEFT JOIN fencelock.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid
+        AND s.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid;
+    IF p_digest IS NULL THEN
+        PERFORM fencelock.refuse_claim();
+    ELSIF convert_to(p_name, 'UTF8') IS DISTINCT FROM p_lock THEN
         RAISE 'the audit would name another lock than the one that is broken: %', p_name USING ERRCODE = '22023';
     END IF;
     SELECT * INTO done FROM fencelock.source_audit AS a WHERE a.digest = p_digest;
@@ -210,6 +231,7 @@ BEGIN
     ) AS free;
     UPDATE fencelock.source SET born_after_us = fencelock.past_us(), xid = pg_current_xact_id()::xid
     RETURNING born_after_us + 1 INTO now_us;
+    PERFORM fencelock.check_outermost();
     DELETE FROM fencelock.waiter WHERE lock = ANY (freed);
     DELETE FROM fencelock.lock WHERE name = ANY (freed);
     GET DIAGNOSTICS gone = ROW_COUNT;
@@ -249,7 +271,7 @@ $$;
 -- the schema.
 REVOKE ALL ON FUNCTION
     fencelock.begin_history(bigint, boolean, text, text), fencelock.begin_flushed(), fencelock.settle_in(),
-    fencelock.refuse_time(bigint, bigint), fencelock.past_us(), fencelock.hold_lock(bytea),
+    fencelock.check_outermost(), fencelock.refuse_time(bigint, bigint), fencelock.refuse_claim(), fencelock.past_us(), fencelock.hold_lock(bytea),
     fencelock.end_lease(bytea, text, bigint),
     fencelock.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint),
     fencelock.remember_ended(bytea, text, bigint), fencelock.live_head(bytea, bigint),

@@ -42,11 +42,14 @@ DECLARE
     remaining_us bigint := 0;
 BEGIN
     held := fencelock.hold_lock(p_lock);
-    -- Read after the row is locked: what a purged row would remember, the source remembers instead.
+    -- Read after the row is locked: what a purged row would remember, the source remembers instead. What this very
+    -- transaction has reserved is not on disk yet: if it is rolled back, and the server crashes, that is issued again.
     SELECT s.source_id, s.epoch, s.history_id, s.bound, s.born_after_us, w.id IS NOT NULL AS is_whole,
            EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock) AS has_queue, fencelock.now_us() AS now_us
     INTO STRICT state FROM fencelock.source AS s
-    LEFT JOIN fencelock.witness AS w ON w.id = 1 AND w.xmin = w.xid AND s.xmin = s.xid WHERE s.id = 1;
+    LEFT JOIN fencelock.witness AS w ON w.id = 1 AND w.xmin = w.xid AND s.xmin = s.xid
+        AND s.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+    WHERE s.id = 1;
     answer.source_id := state.source_id;
     answer.epoch := state.epoch;
     answer.history_id := state.history_id;
@@ -137,7 +140,7 @@ $$;
 -- name: create_acquire
 -- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or queue), 'poll' (queued already).
 -- Outcomes: granted, held (by this claim), queued, busy, ended (the claim is over; now_us is later than every claim that
--- ended), spent (no token is reserved: begin a history first), full.
+-- ended), spent (no token is reserved: begin a history first, in a transaction of its own), full.
 --
 -- The common case is one UPDATE: the lock was taken before and is free, nobody waits, enough tokens are reserved, and the
 -- claim cannot be a late duplicate. If another transaction changed the row since the statement began, the comparison of
@@ -159,6 +162,10 @@ BEGIN
     IF p_born_us > answer.now_us + 31556952000000000 THEN
         PERFORM fencelock.refuse_time(p_born_us, answer.now_us);
     END IF;
+    IF (p_digest <> '' AND (
+        p_mode = 'poll' OR (p_mode IN ('try', 'wait') AND octet_length(p_holder) BETWEEN 1 AND 512))) IS NOT TRUE THEN
+        PERFORM fencelock.refuse_claim();
+    END IF;
     UPDATE fencelock.lock AS l SET
         token = nextval('fencelock.token'), digest = p_digest, history_id = s.history_id, holder = p_holder,
         ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000,
@@ -175,7 +182,8 @@ BEGIN
     ) AS before, fencelock.source AS s, fencelock.witness AS w
     WHERE l.name = p_lock AND l.xmin = before.xmin AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock)
-      AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
+      AND s.id = 1 AND s.xmin = s.xid AND s.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+      AND w.id = 1 AND w.xmin = w.xid
       AND s.bound - (SELECT t.last_value FROM fencelock.token AS t) > 100000
     RETURNING l.token, s.source_id, s.epoch, s.history_id, l.key_id, s.bound
     INTO answer.token, answer.source_id, answer.epoch, answer.history_id, answer.key_id, bound;

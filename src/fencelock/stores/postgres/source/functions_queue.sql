@@ -32,6 +32,16 @@ BEGIN
 END
 $$;
 
+-- name: create_refuse_claim
+-- Refuse a claim that nobody could hold or see: a lock without a digest is free, and one without a holder looks free.
+CREATE FUNCTION fencelock.refuse_claim() RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    RAISE 'a claim needs a digest, a mode that is try, wait or poll, and, but to poll, a holder of 1 to 512 bytes'
+        USING ERRCODE = '22023';
+END
+$$;
+
 -- name: create_settle_in
 -- For a session that did not run settle_in when it connected, behind a pooler: commits need no flush, and never decide on
 -- an old snapshot.
