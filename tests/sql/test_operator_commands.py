@@ -11,11 +11,13 @@ import pytest
 
 import fencelock
 from fencelock import ForgedSequencerError, RightError, Sequencer, SigningKey, StaleTokenError
-from fencelock.model import one_way
+from fencelock.model import draw_claim, one_way
+from fencelock.protocol import source_requests as ask
 from fencelock.stores.registry import source_store
 from fencelock.verifier import read_keys, sign
 from tests.cli.program import Program, program
-from tests.sql.dialect import MakeRole
+from tests.sql.clients import SqlClient
+from tests.sql.dialect import MakeRole, SqlDialect
 from tests.sql.guarded import FORGED, Guarded, Step, write
 from tests.support.guards import LOCK, RESOURCE
 from tests.support.helpers import wait_until
@@ -346,3 +348,14 @@ def test_keys_that_do_not_exist_are_brought_nowhere(
     assert not (tmp_path / "new.keys").exists()
     source.add_key()
     assert "cannot be written: No such file" in output(64, "keys", "export", str(tmp_path / "none" / "new.keys"))
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+def test_an_entry_names_the_account_whatever_name_its_session_gives(sql: SqlDialect, url: str, database: Any) -> None:
+    """Also one by a worker, where a worker may begin a history: an operator blames nobody else."""
+    client = SqlClient(url)
+    client.ask(ask.Break("lock", draw_claim(), "somebody else", "a test"))
+    client.raise_epoch()
+    client.close()
+    entries = database.rows(f"SELECT {sql.is_by_admin}, who FROM {sql.prefix}source_audit ORDER BY id")
+    assert [(bool(by_admin), who == "somebody else") for by_admin, who in entries] == [(True, True), (True, False)]

@@ -47,8 +47,8 @@ raising: BEGIN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
     END IF;
     SET v_highest = (v_highest DIV 1099511627776 + 1) * 1099511627776;
-    INSERT INTO fencelock_source_audit PARTITION (lasting) (happened_at, who, what, token, reason)
-    VALUES (SYSDATE(6), p_who, 'raise epoch', v_highest, p_reason);
+    INSERT INTO fencelock_source_audit PARTITION (lasting) (happened_at, account, who, what, token, reason)
+    VALUES (SYSDATE(6), USER(), p_who, 'raise epoch', v_highest, p_reason);
     UPDATE fencelock_source PARTITION (lasting) SET
         epoch = epoch + 1, history_id = p_fresh, token = v_highest, born_after_us = v_past_us, began_because = p_reason
     WHERE id = 1;
@@ -87,8 +87,8 @@ BEGIN
         SELECT holder INTO v_holder FROM fencelock_lock PARTITION (lasting)
         WHERE name = p_lock AND digest IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
         INSERT INTO fencelock_source_audit PARTITION (lasting) (
-            happened_at, who, what, lock_name, token, reason, holder, digest)
-        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
+            happened_at, account, who, what, lock_name, token, reason, holder, digest)
+        VALUES (SYSDATE(6), USER(), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_digest);
     END IF;
     -- The holder's claim ends here. (Assigned from left to right: the row remembers it before it forgets the holder.)
     UPDATE fencelock_lock PARTITION (lasting) SET

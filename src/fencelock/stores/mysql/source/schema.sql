@@ -82,11 +82,13 @@ CREATE TABLE IF NOT EXISTS fencelock_source_key (
 PARTITION BY KEY () (PARTITION lasting);
 
 -- name: create_source_audit
--- What operators did to the source. The claim of a break is kept, so that a repeated request, after its reply was lost,
--- breaks no second lease; who breaks a lock holds its row.
+-- What operators did to the source. `who` is what the caller says, `account` the session's: nobody acts in another one's
+-- name. The claim of a break is kept, so that a repeated request, after its reply was lost, breaks no second lease; who
+-- breaks a lock holds its row.
 CREATE TABLE IF NOT EXISTS fencelock_source_audit (
     id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     happened_at DATETIME(6)  NOT NULL,
+    account     VARCHAR(288) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     who         VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     what        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     lock_name   VARBINARY(512),

@@ -73,11 +73,13 @@ CREATE TABLE fencelock.waiter (
 CREATE INDEX waiter_order ON fencelock.waiter (lock, ticket);
 
 -- name: create_source_audit
--- What operators did to the source, and the breaks of its history that it noticed itself. The digest of a break's claim is
--- kept, so that a repeated request, after its reply was lost, breaks no second lease.
+-- What operators did to the source, and the breaks of its history that it noticed itself. `who` is what the caller says,
+-- `role` the session's: nobody acts in another one's name. The digest of a break's claim is kept, so that a repeated
+-- request, after its reply was lost, breaks no second lease.
 CREATE TABLE fencelock.source_audit (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    role    text   NOT NULL DEFAULT session_user,
     who     text   NOT NULL,
     action  text   NOT NULL,
     subject text   NOT NULL,
