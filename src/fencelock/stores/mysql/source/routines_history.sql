@@ -82,6 +82,9 @@ BEGIN
     FROM fencelock_source_audit PARTITION (lasting) WHERE digest = p_digest AND lock_name = p_lock;
     IF v_token IS NULL THEN
         UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
+        IF ROW_COUNT() <> 1 THEN
+            CALL fencelock_refuse_break_off();
+        END IF;
         SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
         SELECT epoch INTO v_epoch FROM fencelock_source PARTITION (lasting) WHERE id = 1;
         SELECT holder INTO v_holder FROM fencelock_lock PARTITION (lasting)

@@ -105,6 +105,9 @@ BEGIN
                 UPDATE fencelock_lock PARTITION (lasting)
                     SET waiting = waiting + 1, last_ticket = LAST_INSERT_ID(last_ticket + 1)
                 WHERE name = p_lock;
+                IF ROW_COUNT() <> 1 THEN
+                    CALL fencelock_refuse_break_off();
+                END IF;
                 SET v_own = LAST_INSERT_ID(), v_own_ttl_ms = p_ttl_ms, v_headed_us = 0,
                     v_own_deadline_us = v_now_us + p_ttl_ms * 1000;
                 INSERT INTO fencelock_waiter PARTITION (lasting) (
@@ -152,12 +155,15 @@ BEGIN
             WHERE name = p_lock;
         END IF;
         CALL fencelock_newest_key(v_key_id);
+        -- How many places in the queue end with the grant.
+        SET v_ahead = 0;
         IF v_own IS NOT NULL THEN
             DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = v_own;
+            SET v_ahead = ROW_COUNT();
         END IF;
         UPDATE fencelock_lock PARTITION (lasting) SET
             token = v_token, epoch = v_epoch, digest = p_digest, key_id = v_key_id, holder = COALESCE(v_own_holder, p_holder), ended = NULL,
-            ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - IF(v_own IS NULL, 0, 1),
+            ttl_ms = v_time_ms, born_us = COALESCE(v_own_born_us, p_born_us), waiting = waiting - v_ahead,
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + v_time_ms * 1000
         WHERE name = p_lock;
     END decision;

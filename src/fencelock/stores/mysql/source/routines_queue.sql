@@ -9,7 +9,7 @@
 -- The server may break a routine off between any two of its statements (KILL QUERY, max_statement_time), and then no
 -- handler rolls back: its session may go on, and commit what there is. So statements come in an order in which each
 -- beginning of them does no harm: the counter first, then a row with all that changes in it; audit entries before what
--- they record.
+-- they record. MariaDB may also skip a DELETE, and go on without an error: hence each ROW_COUNT().
 
 -- name: create_refuse_session
 -- Refuse a session that would decide on an old snapshot, in a time that jumps, or without MariaDB's CHECKs, which any
@@ -41,6 +41,11 @@ SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
 CREATE PROCEDURE fencelock_refuse_claim() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: a claim needs a digest, and a mode that is try, wait or poll';
+
+-- name: create_refuse_break_off
+-- End a routine of which the server has skipped a statement. A deadlock's error makes the client repeat the request.
+CREATE PROCEDURE fencelock_refuse_break_off() SQL SECURITY INVOKER NO SQL
+SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the server has broken the statement off';
 
 -- name: create_refuse_mask
 -- Refuse a secret that was masked for another session. A proxy that shares sessions between its clients makes such.
@@ -97,7 +102,7 @@ BEGIN
     FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
     CALL fencelock_remember_ended(p_lock, v_digest, GREATEST(p_now_us, v_born_us));
     DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = p_lock AND ticket = p_ticket;
-    UPDATE fencelock_lock PARTITION (lasting) SET waiting = waiting - 1 WHERE name = p_lock;
+    UPDATE fencelock_lock PARTITION (lasting) SET waiting = waiting - ROW_COUNT() WHERE name = p_lock;
 END;
 
 -- name: create_live_head
