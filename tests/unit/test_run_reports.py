@@ -9,6 +9,7 @@ import pytest
 from tests.support.helpers import ROOT
 
 pytestmark = pytest.mark.slow
+ENDS_S = 100
 
 ODD = """
 import logging
@@ -30,10 +31,14 @@ def pytest_runtest_makereport(item):
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "test_odd.py").write_text(ODD)
-    options = ["-p", "tests.run_reports", "-p", "no:cacheprovider", "-n", "1", "-q", "-o", f"pythonpath={ROOT}"]
+    plugins = ("-p", "xdist", "-p", "tests.run_reports", "-p", "no:cacheprovider")
+    options = [*plugins, "-n", "1", "-q", "-o", f"pythonpath={ROOT}"]
     command = [sys.executable, "-P", "-m", "pytest", *options, "-c", "/dev/null", "--rootdir", str(folder), str(folder)]
-    environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    # To load plugins that no test needs takes seconds, in each of the two processes.
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=ENDS_S, check=False
+    )
 
 
 def test_text_that_cannot_be_encoded_ends_no_worker(tmp_path: Path) -> None:
