@@ -15,8 +15,10 @@ from tests.support.helpers import DEADLINE_S, freeze, wait_until
 __all__ = ["program"]
 pytestmark = pytest.mark.process
 
+ENDS_S = 100
 BREAK = f"{' '.join(PROGRAM)} break x --reason test >&2; "
 TOKEN = 'echo "$FENCELOCK_TOKEN"; '
+UNTIL_BROKEN = "touch begun; until [ -e broken ]; do sleep 0.02; done; "
 UNTIL_OVER = f"[ -e over ] && {{ {TOKEN} exit 0; }}; {TOKEN} exec sleep 60"
 """It looks before it writes: what a test does after it has read the token concerns the next term alone."""
 
@@ -27,6 +29,13 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err
 
 
+def break_it(program: Program) -> None:
+    """Break the lock of a CMD that has begun, and let it go on: without a further interpreter, which takes its time."""
+    wait_until((program.folder / "begun").exists)
+    assert program.inside("break", "x", "--reason", "a test").returncode == 0
+    (program.folder / "broken").touch()
+
+
 def last_token(process: subprocess.Popen[str]) -> int:
     """Return the token of its last term: on a busy machine, a short lease may end once more than it has to."""
     assert process.stdout is not None
@@ -35,8 +44,9 @@ def last_token(process: subprocess.Popen[str]) -> int:
 
 def test_k1_cmd_runs_again_with_a_higher_token_after_a_loss(program: Program) -> None:
     """In the same process, which keeps its id; and CMD sees nothing of the failures before."""
-    script = f'echo "$PPID $FENCELOCK_TOKEN $FENCELOCK_FAILURES."; [ -e again ] && exit 5; touch again; {BREAK} exit 0'
+    script = f'echo "$PPID $FENCELOCK_TOKEN $FENCELOCK_FAILURES."; [ -e begun ] && exit 5; {UNTIL_BROKEN} exit 0'
     process = program.start("lead", "x", "--", "sh", "-c", script)
+    break_it(program)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 5, err
     one, two = [line.split(" ") for line in out.splitlines()]
@@ -102,7 +112,7 @@ def test_k1_only_a_long_term_makes_the_pauses_short_again_and_no_long_wait(progr
     for words, failures in (lost, 1), (missed, 4):
         ended = subprocess.run(
             [sys.executable, "-c", ONE_TERM, "lead", *words],
-            capture_output=True, text=True, env=program.environment, timeout=DEADLINE_S, check=False,
+            capture_output=True, text=True, env=program.environment, timeout=ENDS_S, check=False,
         )  # fmt: skip
         assert ended.stderr.splitlines()[-1] == f"{AGAIN} {failures}", ended.stderr
 
@@ -143,10 +153,11 @@ def test_k3_a_cmd_that_ignores_the_signal_to_end_is_killed_after_the_grace(
 
 def test_k3_no_term_follows_a_signal_to_end(program: Program) -> None:
     """Though the lease is lost meanwhile."""
-    script = f"trap '{BREAK} exit 0' TERM; echo ready; while :; do sleep 0.02; done"
-    process = program.start("lead", "x", "--", "sh", "-c", script)
+    script = f"trap '{UNTIL_BROKEN} exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    process = program.start("lead", "x", "--grace", "10", "--", "sh", "-c", script)
     ready(process)
     process.send_signal(signal.SIGTERM)
+    break_it(program)
     code, err = outcome(process)
     assert code == 76, err
     assert "campaigning again" not in err

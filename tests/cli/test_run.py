@@ -153,8 +153,8 @@ def test_loss_is_76_also_when_stderr_cannot_be_written(program: Program) -> None
 
 
 def test_a_loss_that_only_the_release_finds_is_76(program: Program) -> None:
-    """With the default ttl, no renewal comes before CMD has ended."""
-    done = program("run", "x", "--", *PROGRAM, "break", "x", "--reason", "a test")
+    """No renewal comes before CMD has ended."""
+    done = program("run", "x", "--ttl", "600", "--", *PROGRAM, "break", "x", "--reason", "a test")
     assert done.returncode == 76
     assert "the lease was lost (the source had ended it before it was released" in done.stderr
     assert done.stderr.endswith("CMD ended with 0\n")

@@ -142,7 +142,7 @@ LEAVING = {
 BEGIN = """
 import signal, time
 from fencelock.cli.run import events, signals
-signals.REMINDER_S = 0.01
+signals.REMINDER_S = {reminder_s}
 signals.LEAVING_S = {leaving_s}
 told = signals.Signals(events.Events(), children=())
 """
@@ -154,16 +154,16 @@ def ended(text: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("place", SWALLOWED)
 def test_a_swallowed_signal_ends_the_wait(place: str) -> None:
-    done = ended(BEGIN.format(leaving_s=60) + SWALLOWED[place])
+    done = ended(BEGIN.format(reminder_s=0.01, leaving_s=60) + SWALLOWED[place])
     assert done.returncode == 1
     assert done.stderr.endswith("InterruptedWait\n")
 
 
 @pytest.mark.parametrize("leaving", LEAVING)
 def test_a_leaving_that_hangs_is_cut_off(leaving: str) -> None:
-    """Not before its time: it says that it began."""
+    """Not before its time: it says that it began, within half a second of each alarm."""
     done = ended(
-        BEGIN.format(leaving_s=0.5)
+        BEGIN.format(reminder_s=0.5, leaving_s=0.5)
         + f"""
 try:
     with told.interrupting():
@@ -180,7 +180,7 @@ except signals.InterruptedWait:
 
 def test_a_reminder_at_the_end_of_the_wait_does_not_disturb_the_leaving() -> None:
     done = ended(
-        BEGIN.format(leaving_s=60)
+        BEGIN.format(reminder_s=0.01, leaving_s=60)
         + """
 end = told._end_wait
 def hit():
