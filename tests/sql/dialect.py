@@ -240,8 +240,8 @@ class SqlDialect(ABC):
         """Return a client that gives up on a statement at which the server goes on."""
 
     @abstractmethod
-    def limited_client(self, url: str) -> Any:
-        """Return a client whose statements the server gives up after a moment."""
+    def limit_statements(self, client: Any) -> None:
+        """Have the server give up a client's statements after a moment."""
 
     @abstractmethod
     def arrivals(self, database: Any, proxy: Any) -> int:

@@ -24,10 +24,16 @@ def holder(url: str, source: str, ttl: float) -> str:
     return f"""
 from fencelock import FencelockError
 guard = fencelock.guard({url!r}, resource={RESOURCE!r}, lock={LOCK!r})
-lease = fencelock.connect({source!r}).lock({LOCK!r}, ttl={ttl}).acquire()
-with guard.transaction(lease) as connection, connection.cursor() as cursor:
-    cursor.execute("SELECT value FROM reports")
-    (value,) = cursor.fetchone()
+source = fencelock.connect({source!r})
+while True:
+    lease = source.lock({LOCK!r}, ttl={ttl}).acquire()
+    try:
+        with guard.transaction(lease) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT value FROM reports")
+            (value,) = cursor.fetchone()
+        break
+    except FencelockError:
+        pass  # The machine stood still for longer than the ttl.
 say(lease.token)
 hear()
 for credential in (lease.sequencer, lease):

@@ -116,9 +116,10 @@ def test_h4_an_acquire_that_arrives_after_its_release_is_refused(
     """It hangs in the network while its client goes on: repeats it, releases, and lets others come and go."""
     client.one_token()
     claim = draw_claim()
-    hasty = SqlClient(proxy.url(url), request_timeout_s=0.5)
+    hasty = SqlClient(proxy.url(url))
     hasty.describe()
     hasty.one_token("another")  # PostgreSQL's client has prepared the statements by now.
+    hasty.connection._request_timeout_s = 0.1
     number = sql.number_of(hasty.native)
     born_us = boottime_us()
     fault = proxy.hold_request()

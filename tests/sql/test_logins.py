@@ -12,6 +12,7 @@ from fencelock.stores.postgres.connection.errors import map_connect_error
 from fencelock.stores.postgres.connection.url import parse_url
 from fencelock_lab.servers.mariadb import MariaDBServer
 from fencelock_lab.servers.postgres import PostgresServer
+from tests.fix_servers import fresh_name
 from tests.sql.clients import PublicSource
 from tests.sql.dialect import SqlDialect
 from tests.sql.marks import kinds
@@ -58,10 +59,11 @@ def test_of_several_servers_one_that_is_away_may_admit_the_login_later(sql: SqlD
 
 @kinds
 def test_mysql_refuses_a_wrong_password(mysql_server: MariaDBServer, kind: str) -> None:
-    mysql_server.rows("CREATE OR REPLACE USER keeper IDENTIFIED BY 'right'")
-    mysql_server.rows("GRANT ALL ON mysql.* TO keeper")
-    check_refused(kind, mysql_server.url(user="keeper", password=PASSWORD))
-    mysql_server.rows("DROP USER keeper")
+    keeper = fresh_name("keeper")
+    mysql_server.rows(f"CREATE USER {keeper} IDENTIFIED BY 'right'")
+    mysql_server.rows(f"GRANT ALL ON mysql.* TO {keeper}")
+    check_refused(kind, mysql_server.url(user=keeper, password=PASSWORD))
+    mysql_server.rows(f"DROP USER {keeper}")
 
 
 @kinds

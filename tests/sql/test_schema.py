@@ -151,8 +151,9 @@ def test_an_account_without_the_right_to_make_a_schema_leaves_nothing(sql: SqlDi
 # --- limits ---------------------------------------------------------------------------------------
 @one_version
 def test_a_statement_that_the_server_gave_up_has_not_happened(sql: SqlDialect, url: str, database: Any) -> None:
-    client = sql.limited_client(url)
+    client = SqlClient(url)
     client.one_token()
+    sql.limit_statements(client)
     with holding(sql, database, sql.hold_lock):
         with pytest.raises(SourceUnavailableError, match=r"statement timeout|Lock wait timeout") as caught:
             client.acquire("lock", "claim")

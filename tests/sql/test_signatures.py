@@ -258,15 +258,12 @@ def test_g12_a_retired_key_counts_for_nothing_whatever_a_servers_clock_says(
     table = "signing_key" if guarded.sql.prefix == "fencelock." else "source_key"
     guarded.database.rows(f"UPDATE {guarded.sql.prefix}{table} SET retired_s = retired_s + 86400")
     strict.install_keys(source)
-    client = SqlClient(guarded.database.url())
     refuse_seal(guarded, str(stolen), f"its key {old.key_id} is retired")
     for _ in range(2):  # A new row, and one that is there.
-        claim = draw_claim()
-        assert client.acquire("lock", claim).signature == ask.NOT_SIGNED
-        client.release("lock", claim)
+        with source.lock("lock") as lease:
+            assert (lease.sequencer.key_id, lease.sequencer.signature) == ask.NOT_SIGNED
     broken = source.break_lock("lock", reason="a test").sequencer
     assert broken.key_id == "0"
-    client.close()
 
 
 def test_g12_a_key_that_is_taken_away_under_an_open_session_seals_no_more(

@@ -229,8 +229,8 @@ class MySQLDialect(SqlDialect):
         client.connection._request_timeout_s = 0.1  # The server waits for a row for longer.
         return client
 
-    def limited_client(self, url: str) -> SqlClient:
-        return SqlClient(url, request_timeout_s=2.0)
+    def limit_statements(self, client: SqlClient) -> None:
+        run(client.native, "SET SESSION innodb_lock_wait_timeout = 1")
 
     def arrivals(self, database: Database, proxy: MySQLProxy) -> int:
         return int(database.value(STATUS, "com_call_procedure"))

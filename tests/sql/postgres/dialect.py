@@ -191,10 +191,13 @@ class PostgresDialect(SqlDialect):
         return str(row[0])
 
     def impatient(self, url: str) -> SqlClient:
-        return SqlClient(url, request_timeout_s=0.5)
+        client = SqlClient(url)
+        client.describe()
+        client.connection._request_timeout_s = 0.1  # A new connection might take longer.
+        return client
 
-    def limited_client(self, url: str) -> SqlClient:
-        return SqlClient(f"{url}?options=-c%20statement_timeout%3D100ms")
+    def limit_statements(self, client: SqlClient) -> None:
+        client.native.execute("SET statement_timeout = '100ms'")
 
     def arrivals(self, database: Database, proxy: PostgresProxy) -> int:
         return proxy.counts["round trips"]
