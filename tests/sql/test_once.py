@@ -9,7 +9,7 @@ from fencelock import AlreadyDoneError, GuardError, Once, StaleTokenError
 from fencelock.messages import from_headers, to_headers
 from fencelock.stores.registry import guard_store
 from tests.sql.dialect import run
-from tests.sql.guarded import Guarded, Step, write
+from tests.sql.guarded import BriefLease, Guarded, Step, write
 from tests.sql.marks import one_version
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.support.once import NIGHT, OnceJobs
@@ -280,11 +280,7 @@ def test_g14_what_another_transaction_of_the_lease_has_just_done_is_not_begun_an
 def test_g14_a_frozen_holders_transaction_ends_and_its_successor_does_the_work(guarded: Guarded) -> None:
     """The server ends it; it writes neither work nor key, and is told at its next try."""
 
-    class Brief(HandmadeLease):
-        def remaining(self) -> float:
-            return 0.2
-
-    block = guarded.guard().transaction(Brief(5), once=NIGHT)
+    block = guarded.guard().transaction(BriefLease(5), once=NIGHT)
     native = block.__enter__()
     write(native, "by the frozen one")
     guarded.wait_for_end(native)

@@ -13,7 +13,7 @@ import pytest
 import fencelock
 from fencelock import BlockLostError, GuardError, UnfencedWriteError
 from fencelock_lab.proxy import Frame
-from tests.sql.guarded import BriefLease, Guarded, in_block, write
+from tests.sql.guarded import Guarded, in_block, write
 from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.framing import PostgresFraming, PostgresProxy
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
@@ -185,10 +185,15 @@ def test_a_block_that_leaves_its_connection_unfit_fails(guarded: Guarded, change
 # --- G3: a frozen holder --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("own", "limit"), [("0", "200ms"), ("50ms", "50ms"), ("10s", "200ms")])
+class ShorterLease(HandmadeLease):
+    def remaining(self) -> float:
+        return 20.0
+
+
+@pytest.mark.parametrize(("own", "limit"), [("0", "20s"), ("10500ms", "10500ms"), ("1min", "20s")])
 def test_g3_the_sessions_own_limit_stays_if_it_is_lower(guarded: Guarded, own: str, limit: str) -> None:
     guard = guarded.guard(options=f"-c idle_in_transaction_session_timeout={own}")
-    with guard.transaction(BriefLease(5)) as native:
+    with guard.transaction(ShorterLease(5)) as native:
         assert native.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (limit,)
     with guard.transaction(HandmadeLease(6)) as native:
         assert native.execute("SHOW idle_in_transaction_session_timeout").fetchone() in ((own,), ("30s",))

@@ -90,7 +90,10 @@ def test_tls_is_verified_as_the_url_says(tls_postgres: TlsServer, postgres_kind:
         before = server.rows("select pid from pg_stat_activity where application_name = 'fencelock'")
         for _ in range(5):
             public.do(public.do(public.source.lock("lock").acquire()).release())
-        assert server.rows("select pid from pg_stat_activity where application_name = 'fencelock'") == before
+        after = server.rows("select pid from pg_stat_activity where application_name = 'fencelock'")
+        # The one that listens may have closed meanwhile.
+        assert after
+        assert set(after) <= set(before), "its connections are kept"
     with (
         PublicSource(kind, server.url(sslmode="verify-full", sslrootcert=str(tls_postgres.other_authority))) as public,
         pytest.raises(SourceUnavailableError, match="certificate verify failed"),
@@ -182,7 +185,7 @@ def test_fifty_waiters_go_on_when_their_listening_connection_is_ended(url: str, 
         tokens = [waiter.token for waiter in waiters]
         assert None not in tokens
         assert tokens == sorted(tokens), "first in, first out"
-        assert len(listeners(database)) == 1, "one connection for all of them"
+        assert len(listeners(database)) <= 1, "one connection for all of them, if the last of them still needed it"
 
 
 def terminate(database: Database) -> None:

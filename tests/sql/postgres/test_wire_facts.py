@@ -304,9 +304,10 @@ def test_unflushed_commits_are_lost_from_the_newest_on(lazy_server: PostgresServ
 HOLDER = """
 import psycopg, sys
 with psycopg.connect(sys.argv[1]) as connection:
+    connection.execute("update held set value = 2")
+    # Last: a busy machine may need longer than that between two statements.
     if sys.argv[2] != "0":
         connection.execute(f"set local idle_in_transaction_session_timeout = {sys.argv[2]}")
-    connection.execute("update held set value = 2")
     print("holds", flush=True)
     sys.stdin.read()
 """
