@@ -294,6 +294,12 @@ def test_a_held_reply_arrives_when_released(
     writer.join()
 
 
+def test_a_reply_that_drips_arrives_to_its_end(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
+    proxy.drip_s = 0.001
+    for number in range(2):
+        assert connection.execute("select %s", [number]).fetchall() == [(number,)]
+
+
 def test_a_fault_that_no_request_meets_has_not_happened(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     fault = proxy.drop_reply(3)
     connection.execute("select 1")

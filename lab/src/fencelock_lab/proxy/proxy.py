@@ -251,7 +251,7 @@ class Proxy:
                     request.fault.strike()
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        size = self.piece_bytes or len(data)
+        size = self.piece_bytes or max(1, len(data))
         for begin in range(0, len(data), size):
             writer.write(data[begin : begin + size])
             await writer.drain()
