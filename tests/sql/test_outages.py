@@ -32,13 +32,14 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads"), 
 
 
 # --- the server restarts --------------------------------------------------------------------------
+@pytest.mark.usefixtures("beats_soon")
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(
     sql: SqlDialect, own_database: Any, own_url: str, how: str
 ) -> None:
     losses: list[str] = []
     with fencelock.connect(own_url) as source, fencelock.connect(own_url) as other:
-        lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
+        lease = source.lock("lock", ttl=30.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(other)
         wait_until(waiter.is_asleep)
@@ -70,14 +71,15 @@ def test_an_acquire_while_the_server_is_away_fails_at_once_and_leaves_nothing(ow
 
 
 # --- the network ----------------------------------------------------------------------------------
+@pytest.mark.usefixtures("beats_soon")
 def test_cut_connections_are_made_anew(url: str, proxy: Any) -> None:
     with fencelock.connect(proxy.url(url)) as source, fencelock.connect(url) as direct:
         lease = direct.lock("lock", ttl=TTL).acquire()
-        held = source.lock("held", ttl=5.0).acquire()
+        held = source.lock("held", ttl=30.0).acquire()
         assert lease is not None
         assert held is not None
         waiter = Waiter(source)
-        for _ in range(2):
+        for _ in range(3):
             wait_until(waiter.is_asleep)
             proxy.cut()
             renewed(held)

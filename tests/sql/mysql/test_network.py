@@ -47,12 +47,13 @@ def _has_caught_up(primary: MariaDBServer, replica: MariaDBServer) -> bool:
     return bool(replica.value("select @@gtid_slave_pos") == primary.value("select @@gtid_binlog_pos"))
 
 
+@pytest.mark.usefixtures("beats_soon")
 def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MariaDBServer, MariaDBServer]) -> None:
     primary, replica = pair
     losses: list[str] = []
     url = f"mysql://root@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/shop"
     with fencelock.connect(url) as source:
-        lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
+        lease = source.lock("lock", ttl=30.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
         wait_until(waiter.is_asleep)

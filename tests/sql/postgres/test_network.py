@@ -29,13 +29,14 @@ def own_url(own_postgres: PostgresServer) -> str:
 
 
 # --- several servers ------------------------------------------------------------------------------
+@pytest.mark.usefixtures("beats_soon")
 def test_a_lease_fails_over_to_a_standby_that_has_it(
     own_postgres: PostgresServer, own_url: str, copies: Copies
 ) -> None:
     standby = copies.standby_of(own_postgres)
     losses: list[str] = []
     with fencelock.connect(failover_url([own_postgres, standby])) as source:
-        lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
+        lease = source.lock("lock", ttl=30.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
         wait_until(waiter.is_asleep)
