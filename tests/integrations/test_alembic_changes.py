@@ -145,7 +145,9 @@ def test_a_migration_and_a_guarded_block_do_not_wait_for_each_other(guarded: Gua
             migration = pool.submit(project.run, "upgrade", "head")
             assert alembics.REACHED.wait(DEADLINE_S)
             if guarded.kind == "postgres":
-                waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                waiting = (
+                    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                )
                 wait_until(lambda: guarded.rows(waiting))
             connection.cursor().execute("UPDATE reports SET value = 'written' WHERE id = 1")
         migration.result(DEADLINE_S)

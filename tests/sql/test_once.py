@@ -279,7 +279,6 @@ def test_g14_what_another_transaction_of_the_lease_has_just_done_is_not_begun_an
 
 def test_g14_a_frozen_holders_transaction_ends_and_its_successor_does_the_work(guarded: Guarded) -> None:
     """The server ends it; it writes neither work nor key, and is told at its next try."""
-
     block = guarded.guard().transaction(BriefLease(5), once=NIGHT)
     native = block.__enter__()
     write(native, "by the frozen one")

@@ -136,6 +136,7 @@ def test_g12_a_callers_transaction_shows_no_secret(guarded: Guarded, worker: str
     lease = HandmadeLease(5, claim=draw_claim())
     guard = guarded.guard(user=worker)
     guard.seal(lease)
+
     def write_once() -> None:
         with guarded.database.connect(user=worker, autocommit=False) as native:
             run(native, "START TRANSACTION")
