@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fencelock._keeper import schedule
 from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from tests.sql.clients import SqlClient
@@ -144,12 +143,6 @@ def level(request: pytest.FixtureRequest, sql: SqlDialect) -> Iterator[str]:
     """Yield an isolation level that `guarded.guard_at(level)` has."""
     with sql.server_level(request.param):
         yield request.param
-
-
-@pytest.fixture
-def beats_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have leases with a ttl of thirty seconds renewed each quarter of a second: it outlasts any server's restart."""
-    monkeypatch.setattr(schedule, "BEATS_PER_TTL", 120)
 
 
 @pytest.fixture

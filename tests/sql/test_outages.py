@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads"), 
 
 
 # --- the server restarts --------------------------------------------------------------------------
-@pytest.mark.usefixtures("beats_soon")
+@pytest.mark.usefixtures("early_beats")
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(
     sql: SqlDialect, own_database: Any, own_url: str, how: str
@@ -71,7 +71,7 @@ def test_an_acquire_while_the_server_is_away_fails_at_once_and_leaves_nothing(ow
 
 
 # --- the network ----------------------------------------------------------------------------------
-@pytest.mark.usefixtures("beats_soon")
+@pytest.mark.usefixtures("early_beats")
 def test_cut_connections_are_made_anew(url: str, proxy: Any) -> None:
     with fencelock.connect(proxy.url(url)) as source, fencelock.connect(url) as direct:
         lease = direct.lock("lock", ttl=TTL).acquire()

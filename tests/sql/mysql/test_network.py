@@ -47,7 +47,7 @@ def _has_caught_up(primary: MariaDBServer, replica: MariaDBServer) -> bool:
     return bool(replica.value("select @@gtid_slave_pos") == primary.value("select @@gtid_binlog_pos"))
 
 
-@pytest.mark.usefixtures("beats_soon")
+@pytest.mark.usefixtures("early_beats")
 def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MariaDBServer, MariaDBServer]) -> None:
     primary, replica = pair
     losses: list[str] = []

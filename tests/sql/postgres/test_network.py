@@ -29,7 +29,7 @@ def own_url(own_postgres: PostgresServer) -> str:
 
 
 # --- several servers ------------------------------------------------------------------------------
-@pytest.mark.usefixtures("beats_soon")
+@pytest.mark.usefixtures("early_beats")
 def test_a_lease_fails_over_to_a_standby_that_has_it(
     own_postgres: PostgresServer, own_url: str, copies: Copies
 ) -> None:
