@@ -23,6 +23,7 @@ from tests.sql.guarded import Guarded, write
 from tests.sql.interleaving import LateRequest
 from tests.sql.marks import kinds, one_version
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
 
 pytestmark = one_version
 
@@ -119,6 +120,28 @@ def test_a_key_that_is_retired_under_an_open_session_signs_no_more(source: Sourc
     assert source.keys().in_use == ()
     source.retire_key(old.key_id)
     assert client.acquire("lock", draw_claim()).signature == ask.NOT_SIGNED
+    client.close()
+
+
+def test_a_key_that_comes_due_under_an_open_session_signs_from_then_on(source: Source, guarded: Guarded) -> None:
+    """Also on the common way to a grant, and until it is retired, by whatever statement."""
+    client, first = SqlClient(guarded.database.url()), source.keys().keys[0]
+
+    def signing() -> str:
+        claim = draw_claim()
+        reply = client.acquire("lock", claim)
+        client.release("lock", claim)
+        return reply.signature.key_id
+
+    later = source.add_key(after=4)
+    assert [signing(), signing()] == [first.key_id] * 2
+    wait_until(lambda: signing() == later.key_id)
+    assert [signing(), signing()] == [later.key_id] * 2
+    table = "signing_key" if guarded.sql.prefix == "fencelock." else "source_key"
+    guarded.database.rows(f"UPDATE {guarded.sql.prefix}{table} SET retired_s = 1 WHERE key_id = '{later.key_id}'")
+    assert later.key_id not in [signing(), signing()]
+    source.retire_key(later.key_id)
+    assert [signing(), signing()] == [first.key_id] * 2
     client.close()
 
 

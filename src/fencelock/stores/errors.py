@@ -26,7 +26,7 @@ from fencelock.protocol.guard_requests import EndSessions, Floor, GrantRight, Re
 from fencelock.protocol.stores import LostBlockNote
 
 _ABOUT_RIGHTS = (GrantRight, RevokeRights, EndSessions)
-_OF_KEYS = ("signing_key", "source_key", "add_key")
+_OF_KEYS = ("signing_key", "source_key", "add_key", "retire_key")
 SOURCE_PART, GUARD_PART = "source of tokens", "guard"
 """The two halves of fencelock's schema, as errors name them."""
 

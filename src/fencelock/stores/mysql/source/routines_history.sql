@@ -111,7 +111,7 @@ BEGIN
 END;
 
 -- name: create_add_key
--- Keep a key, which signs in so many seconds by this server's clock, and have the grants look for keys. A repeated request
+-- Keep a key, which signs in so many seconds by this server's clock, and have the grants use it. A repeated request
 -- changes nothing. With the caller's rights: only the owner of the tables can.
 CREATE PROCEDURE fencelock_add_key(
     IN p_key_id VARCHAR(64) CHARACTER SET ascii, IN p_secret VARBINARY(512), IN p_inner_pad BINARY(64),
@@ -123,7 +123,19 @@ BEGIN
     INSERT INTO fencelock_source_key PARTITION (lasting) (key_id, secret, inner_pad, outer_pad, not_before_s)
     VALUES (p_key_id, p_secret, p_inner_pad, p_outer_pad, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)) + p_after_s)
     ON DUPLICATE KEY UPDATE key_id = p_key_id;
-    UPDATE fencelock_source PARTITION (lasting) SET has_key = TRUE WHERE id = 1;
+    CALL fencelock_choose_key();
+    COMMIT AND NO CHAIN;
+END;
+
+-- name: create_retire_key
+-- Sign with a key no more. With the caller's rights, as `fencelock_add_key`.
+CREATE PROCEDURE fencelock_retire_key(IN p_key_id VARCHAR(64) CHARACTER SET ascii) SQL SECURITY INVOKER MODIFIES SQL DATA
+BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    START TRANSACTION;
+    UPDATE fencelock_source_key PARTITION (lasting)
+    SET retired_s = COALESCE(retired_s, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6))) WHERE key_id = p_key_id;
+    CALL fencelock_choose_key();
     COMMIT AND NO CHAIN;
 END;
 

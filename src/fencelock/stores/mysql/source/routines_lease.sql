@@ -12,6 +12,22 @@ BEGIN
     ORDER BY not_before_s DESC, number DESC LIMIT 1;
 END;
 
+-- name: create_choose_key
+-- Note in the source's row which key signs until when, so that a grant finds it without looking for it. The row is locked
+-- first: what was noted last knows every key. With the caller's rights, since it leaves the row locked.
+CREATE PROCEDURE fencelock_choose_key() SQL SECURITY INVOKER MODIFIES SQL DATA
+BEGIN
+    DECLARE v_key_id VARCHAR(64) CHARACTER SET ascii;
+    DECLARE v_now_s BIGINT;
+    SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) INTO v_now_s
+    FROM fencelock_source PARTITION (lasting) WHERE id = 1 FOR UPDATE;
+    CALL fencelock_newest_key(v_key_id);
+    UPDATE fencelock_source PARTITION (lasting) SET key_id = v_key_id, key_until_s = COALESCE((
+        SELECT MIN(k.not_before_s) FROM fencelock_source_key PARTITION (lasting) AS k
+        WHERE k.not_before_s > v_now_s AND k.retired_s IS NULL), 9223372036854775807)
+    WHERE id = 1;
+END;
+
 -- name: create_sign
 -- The signature of a sequencer. The key stays in columns: other sessions see the values of variables in the text of a
 -- statement.
@@ -38,7 +54,7 @@ BEGIN
     DECLARE v_token, v_time_ms, v_now_us, v_epoch BIGINT;
     DECLARE v_source_id, v_history_id, v_key_id, v_signature VARCHAR(64) CHARACTER SET ascii;
     DECLARE v_digest, v_lock_key_id, v_ended_digest VARCHAR(64) CHARACTER SET ascii;
-    DECLARE v_born_after_us, v_remaining_us, v_ahead BIGINT DEFAULT 0;
+    DECLARE v_born_after_us, v_key_until_s, v_remaining_us, v_ahead BIGINT DEFAULT 0;
     DECLARE v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_forgotten_us, v_waiting BIGINT;
     DECLARE v_head, v_own, v_own_deadline_us, v_own_ttl_ms, v_own_born_us, v_own_epoch, v_headed_us BIGINT;
     DECLARE v_own_holder VARCHAR(512) CHARACTER SET utf8mb4;
@@ -56,8 +72,8 @@ BEGIN
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
     -- Read after the row is locked: what a purged row would remember, the source remembers instead.
-    SELECT source_id, epoch, history_id, born_after_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
-    INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_now_us
+    SELECT source_id, epoch, history_id, born_after_us, key_until_s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+    INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_key_until_s, v_now_us
         FROM fencelock_source PARTITION (lasting) WHERE id = 1;
     SELECT digest, key_id, epoch, token, ttl_ms, deadline_us, waiting
     INTO v_digest, v_lock_key_id, v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_waiting
@@ -154,6 +170,9 @@ BEGIN
             SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_digest = digest
             WHERE name = p_lock;
         END IF;
+        IF v_key_until_s <= v_now_us DIV 1000000 THEN
+            CALL fencelock_choose_key();
+        END IF;
         CALL fencelock_newest_key(v_key_id);
         -- How many places in the queue end with the grant.
         SET v_ahead = 0;
@@ -224,7 +243,6 @@ CREATE PROCEDURE fencelock_acquire(
     IN p_epoch BIGINT, IN p_history_id VARCHAR(64) CHARACTER SET ascii)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 acquiring: BEGIN
-    DECLARE v_key_id VARCHAR(64) CHARACTER SET ascii;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M!100201 NOT @@session.check_constraint_checks OR */ /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
@@ -243,32 +261,27 @@ acquiring: BEGIN
             SELECT 1 FROM fencelock_lock PARTITION (lasting)
             WHERE name = p_lock AND digest IS NULL AND waiting = 0
               AND NOT p_digest <=> ended_digest AND forgotten_us < p_born_us FOR UPDATE) THEN
-            -- The same statement tells whether the source signs: reading the keys at each grant would cost a tenth of it.
+            -- The same statement tells which key signs: looking for it at each grant would cost a tenth of it.
             UPDATE fencelock_source PARTITION (lasting) SET token = LAST_INSERT_ID(token + 1)
             WHERE id = 1 AND history_id = p_history_id AND epoch = p_epoch AND born_after_us < p_born_us
-              AND (@fencelock_signs := has_key) IS NOT NULL;
+              AND key_until_s > TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE())
+              AND (@fencelock_key := COALESCE(key_id, '')) IS NOT NULL AND (@fencelock_source := source_id) IS NOT NULL;
             IF ROW_COUNT() = 1 THEN
-                IF @fencelock_signs THEN
-                    -- What `fencelock_newest_key` does, and below `fencelock_sign`, without the cost of a call.
-                    SELECT key_id INTO v_key_id FROM fencelock_source_key PARTITION (lasting)
-                    WHERE not_before_s <= TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE()) AND retired_s IS NULL
-                    ORDER BY not_before_s DESC, number DESC LIMIT 1;
-                END IF;
                 UPDATE fencelock_lock PARTITION (lasting) SET
-                    token = LAST_INSERT_ID(), digest = p_digest, key_id = v_key_id, epoch = p_epoch, holder = p_holder,
+                    token = LAST_INSERT_ID(), digest = p_digest, key_id = NULLIF(@fencelock_key, ''), epoch = p_epoch, holder = p_holder,
                     ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us,
                     deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
                 WHERE name = p_lock;
                 COMMIT AND NO CHAIN;
-                IF v_key_id IS NULL THEN
+                IF @fencelock_key = '' THEN
                     SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
                 ELSE
-                    SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), k.key_id, CONVERT(SIGNATURE(
-                        k.inner_pad, k.outer_pad, CONCAT_WS('.', 'fl2', k.key_id, s.source_id, p_history_id, 'x',
-                        LAST_INSERT_ID(), p_digest, BASE64URL(p_lock))) USING ascii) AS signature
-                    FROM fencelock_source PARTITION (lasting) AS s
-                    JOIN fencelock_source_key PARTITION (lasting) AS k ON k.key_id = v_key_id
-                        WHERE s.id = 1;
+                    -- What `fencelock_sign` does, without the cost of a call. NULL if the key was retired a moment ago.
+                    SELECT LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), @fencelock_key, (
+                        SELECT CONVERT(SIGNATURE(inner_pad, outer_pad, CONCAT_WS('.', 'fl2', key_id, @fencelock_source,
+                            p_history_id, 'x', LAST_INSERT_ID(), p_digest, BASE64URL(p_lock))) USING ascii)
+                        FROM fencelock_source_key PARTITION (lasting)
+                            WHERE key_id = @fencelock_key AND retired_s IS NULL) AS signature;
                 END IF;
                 LEAVE acquiring;
             END IF;

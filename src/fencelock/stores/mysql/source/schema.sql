@@ -6,8 +6,8 @@
 -- is partitioned by: so a waiter's claim is unique at its lock, and nothing but its primary key in a table of keys or audit.
 
 -- name: create_source
--- One row: the source's identity, its one counter, whether it ever had a key, and a secret from which sessions' masks are
--- drawn. The transaction that grants a token writes it here.
+-- One row: the source's identity, its one counter, which key signs until when (NULL: none), and a secret from which
+-- sessions' masks are drawn. The transaction that grants a token writes it here.
 CREATE TABLE IF NOT EXISTS fencelock_source (
     id            TINYINT      NOT NULL PRIMARY KEY CHECK (id = 1),
     schema_number INT          NOT NULL,
@@ -15,7 +15,8 @@ CREATE TABLE IF NOT EXISTS fencelock_source (
     epoch         BIGINT       NOT NULL CHECK (epoch >= 1),
     history_id    VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     token         BIGINT       NOT NULL,
-    has_key       BOOLEAN      NOT NULL DEFAULT FALSE,
+    key_id        VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin,
+    key_until_s   BIGINT       NOT NULL DEFAULT 9223372036854775807,  -- a later key begins then
     mask_secret   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     born_after_us BIGINT       NOT NULL,  -- refuse claims drawn until then: purged rows remembered them
     began_because TEXT         CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL

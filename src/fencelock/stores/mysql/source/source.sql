@@ -46,8 +46,7 @@ CALL fencelock_add_key(%s, %s, %s, %s, %s);
 
 -- name: retire_key
 -- Sign with a key no more.
-UPDATE fencelock_source_key SET retired_s = COALESCE(retired_s, TIMESTAMPDIFF(SECOND, '1970-01-01', SYSDATE(6)))
-WHERE key_id = %s;
+CALL fencelock_retire_key(%s);
 
 -- name: read_keys
 -- The keys, oldest first, and for each whether a lease that is running was signed with it, and whether it signs now.
