@@ -134,6 +134,22 @@ def test_130_ctrl_c(program: Program) -> None:
         assert process.returncode == 130
 
 
+@pytest.mark.parametrize("module", ["click", "fencelock.cli.commands"])
+def test_130_ctrl_c_while_modules_are_loaded(program: Program, module: str) -> None:
+    script = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from fencelock.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, "locks"]
+    done = subprocess.run(command, capture_output=True, text=True, env=program.environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_141_a_broken_pipe_is_quiet(program: Program) -> None:
     with program.source() as source:
         for number in range(50):

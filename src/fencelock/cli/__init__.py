@@ -16,6 +16,7 @@ AGAIN = -1
 """What a command returns to be begun anew, as a process without threads, connections and leases."""
 _BUG = 70
 _UNAVAILABLE = 69
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -36,7 +37,10 @@ def main() -> None:
     # Registered first, so that it runs last, after the library's own exit handlers.
     atexit.register(leave)
     streams.prepare()
-    code = _execute(sys.argv[1:])
+    try:
+        code = _execute(sys.argv[1:])
+    except KeyboardInterrupt:  # While the modules were loaded: later ones are the command's.
+        code = _INTERRUPTED
     sys.exit(code)
 
 
