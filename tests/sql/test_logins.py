@@ -1,5 +1,6 @@
 """A login that the server refuses is an error that only a person can mend, and not a server that is away (K1)."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,32 @@ def test_a_leader_whose_login_is_refused_ends(database: Any) -> None:
         pytest.raises(SourceError, match="refused the login"),
     ):
         next(source.lead("lock"))
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("sslmode=requir", 'invalid sslmode value: "requir"'),
+        ("target_session_attrs=some", 'invalid target_session_attrs value: "some"'),
+        ("ssl_min_protocol_version=TLS", 'invalid "ssl_min_protocol_version" value: "TLS"'),
+        ("port=99999", 'invalid port number: "99999"'),
+        ("host=a,b&hostaddr=127.0.0.1,127.0.0.1&port=1,2&sslmode=on", 'invalid sslmode value: "on"'),
+        ("sslmode=hunter2@host/db", "invalid sslmode value"),
+    ],
+)
+def test_postgres_names_a_value_that_libpq_refuses(kind: str, query: str, value: str) -> None:
+    with PublicSource(kind, f"postgresql://127.0.0.1:1/app?{query}") as public:
+        with pytest.raises(SourceError, match=re.escape(f"({value}): correct it in the URL")) as caught:
+            public.do(public.source.lock("lock").acquire())
+        assert not isinstance(caught.value, SourceUnavailableError)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_postgres_of_several_servers_one_with_a_right_port_may_come_back() -> None:
+    url = "postgresql:///app?host=127.0.0.1,127.0.0.1&port=99999,1"
+    with fencelock.connect(url) as source, pytest.raises(SourceUnavailableError, match="cannot be reached"):
+        source.lock("lock").acquire()
 
 
 def test_of_several_servers_one_that_is_away_may_admit_the_login_later(sql: SqlDialect, database: Any) -> None:

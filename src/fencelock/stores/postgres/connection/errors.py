@@ -36,6 +36,8 @@ _LOGIN_REFUSED = re.compile(
 """How the server's words begin after which only a person can mend the login: SQLSTATE class 28, 3D000, and 42501. The
 last line has those of PgBouncer.
 """
+_REFUSED_VALUE = re.compile(r"connection is bad: (invalid (?:\"?\w+\"? value|port number)): (.*)")
+"""What libpq says of a parameter's value that it does not know, before it connects to anything."""
 _LOGIN_REMEDY = (
     "correct the user, the password or the database, in the URL or where libpq finds them (PGUSER, PGPASSWORD, "
     "~/.pgpass), or have the server admit them (pg_hba.conf, CREATE ROLE … LOGIN, GRANT CONNECT)"
@@ -116,14 +118,30 @@ def map_state(state: str, message: str, info: PostgresConnectionInfo) -> SourceE
 
 
 def map_connect_error(error: psycopg.Error, info: PostgresConnectionInfo) -> SourceError:
-    """Map the error of a connection that was not made: a refused login, or a server that cannot be reached."""
+    """Map the error of a connection that was not made: a refused value or login, or a server that cannot be reached."""
     text = str(error)
+    if refused := _refused_value(text):
+        return SourceError(
+            f"{info.url} was not asked ({refused}): correct it in the URL, or where libpq finds it (the variables PG…, "
+            f"the service file)"
+        )
     message = one_line(text) or type(error).__name__
     return (
         login_refused(info.url, message, _LOGIN_REMEDY)
         if _is_login_refused(text, info)
         else unreachable(info.url, message)
     )
+
+
+def _refused_value(text: str) -> str | None:
+    """Return what libpq says of a value that it refuses for each server; None if it asked one of them."""
+    _, *attempts = _ATTEMPT.split(text)
+    failures = attempts[2::3] or [text]
+    refused = [found.groups() for failure in failures if (found := _REFUSED_VALUE.search(failure))]
+    if len(refused) < len(failures):
+        return None
+    said, value = refused[0]
+    return said if "@" in value else f"{said}: {value}"  # The rest of a password with a "?" in it, and the host.
 
 
 def _is_login_refused(text: str, info: PostgresConnectionInfo) -> bool:
