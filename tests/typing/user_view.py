@@ -1,5 +1,6 @@
 """fencelock as a user's type checker sees it: checked by mypy --strict and by pyright, never run."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -189,6 +190,27 @@ def hooks() -> fencelock.Source:
         assert_type(event.token, int | None)
 
     return fencelock.connect("sqlite:///locks.db", hooks=fencelock.Hooks(on_acquired=count, on_lost=print))
+
+
+async def with_an_async_decorator(source: fencelock.aio.AsyncSource, guard: fencelock.aio.AsyncGuard) -> None:
+    @source.lock("a")
+    async def plain(number: int) -> str:
+        return str(number)
+
+    @source.lock("a").leased
+    async def leased(lease: fencelock.aio.AsyncLease, number: int) -> int:
+        return lease.token + number
+
+    @source.rlock("a").guarded(guard)
+    async def guarded(connection: Any, *, text: str) -> str:
+        return text
+
+    assert_type(await plain(1), str)
+    async with asyncio.TaskGroup() as group:  # A task is made of a coroutine only, and not of any awaitable.
+        assert_type(group.create_task(leased(1)), asyncio.Task[int])
+        assert_type(group.create_task(plain(1)), asyncio.Task[str])
+        assert_type(group.create_task(guarded(text="a")), asyncio.Task[str])
+    await plain("1")  # type: ignore[arg-type]
 
 
 async def asynchronous() -> None:

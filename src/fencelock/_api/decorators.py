@@ -7,7 +7,7 @@ then.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -95,7 +95,7 @@ class Decorators(_Handle):
 class AsyncDecorators(_AsyncHandle):
     """The ways to decorate an async function with a lock."""
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate an async function that runs while the lock is held; errors as `Lock.__call__`."""
         _check_async(function)
 
@@ -106,7 +106,9 @@ class AsyncDecorators(_AsyncHandle):
 
         return call
 
-    def leased(self, function: Callable[Concatenate["AsyncLease", P], Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def leased(
+        self, function: Callable[Concatenate["AsyncLease", P], Awaitable[R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate an async function that gets the lease as its first argument."""
         _check_async(function)
 
@@ -119,13 +121,13 @@ class AsyncDecorators(_AsyncHandle):
 
     def guarded(
         self, guard: "_AsyncGuard"
-    ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate an async function that gets the connection of a guarded transaction as its first argument.
 
         As `Lock.guarded`, with a guard of `fencelock.aio`.
         """
 
-        def decorate(function: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        def decorate(function: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             _check_async(function)
 
             @wraps(function)
