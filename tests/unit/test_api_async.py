@@ -153,6 +153,12 @@ async def test_outside_of_a_task_it_says_so(aio_source: fencelock.aio.AsyncSourc
     assert "inside a task" in str(await done)
 
 
+def test_without_an_event_loop_of_asyncio_it_says_so(aio_source: fencelock.aio.AsyncSource) -> None:
+    for lock in (aio_source.lock("a"), aio_source.rlock("a")):
+        with pytest.raises(RuntimeError, match=r"needs the event loop of asyncio\. Under trio, .* in a thread"):
+            lock.acquire().send(None)  # As an event loop of another library begins it.
+
+
 # --- RLock: a holding for each task ---------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_re_entry_is_the_same_lease(aio_source: fencelock.aio.AsyncSource) -> None:

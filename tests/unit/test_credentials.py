@@ -54,6 +54,18 @@ def test_an_object_without_a_sequencer_is_refused(lease: object) -> None:
         credential_of(lease)
 
 
+def test_a_usual_mistake_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"not None, which acquire\(\) returns when it has not obtained the lock"):
+        credential_of(None)
+    forgotten = forget_to_await()
+    with pytest.raises(ConfigError, match="not a coroutine: await forget_to_await"):
+        credential_of(forgotten)
+    forgotten.close()
+
+
+async def forget_to_await() -> None: ...
+
+
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_remembers_a_copy_and_can_use_it() -> None:
     tenure = MEMORY.kept(sequencer(5, claim="forked"))

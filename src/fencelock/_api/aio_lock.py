@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 def this_task() -> "asyncio.Task[Any]":
     """Return the running task; RuntimeError outside of one."""
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError as error:  # No event loop runs in this thread, or one of trio.
+        raise RuntimeError(
+            f"{error}: fencelock.aio needs the event loop of asyncio. Under trio, call fencelock in a thread"
+        ) from None
     if task is None:
         raise RuntimeError("an async lock must be used inside a task")
     return task

@@ -8,6 +8,7 @@ MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goe
 
 import threading
 from collections import OrderedDict
+from inspect import iscoroutine
 from types import TracebackType
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -126,9 +127,18 @@ def credential_of(lease: object) -> Credential:
     if not isinstance(sequencer, Sequencer):
         raise ConfigError(
             f"a guard needs a lease, as lock.acquire() returns, or a Sequencer, as Sequencer.parse(text) returns, and "
-            f"sequencer() in a handler; not {type(lease).__name__}"
+            f"sequencer() in a handler; not {_told(lease)}"
         )
     return SequencerCredential(sequencer, MEMORY.kept(sequencer))
+
+
+def _told(mistaken: object) -> str:
+    """Return what this is, which is no credential, and the mistake that it comes from, if it is a usual one."""
+    if mistaken is None:
+        return "None, which acquire() returns when it has not obtained the lock: test for it before the block"
+    if iscoroutine(mistaken):
+        return f"a coroutine: await {mistaken.__qualname__}(…)"
+    return type(mistaken).__name__
 
 
 def note_asker(error: FencelockError, credential: Credential) -> None:
