@@ -99,7 +99,7 @@ def test_it(database, turn, worker_id):
 """
 
 
-def run_pytest(project: Path, *arguments: str, **files: str) -> str:
+def run_pytest(project: Path, *arguments: str, expected: int = 0, **files: str) -> str:
     for name, text in files.items():
         (project / f"{name}.py").write_text(text)
     (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
@@ -113,7 +113,7 @@ def run_pytest(project: Path, *arguments: str, **files: str) -> str:
         timeout=110,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode == expected, ended.stdout + ended.stderr
     return ended.stdout
 
 
@@ -126,6 +126,27 @@ def test_each_test_has_a_guarded_postgresql_database(tmp_path: Path, postgres_fl
     option = f"--fencelock-server={server.url()}"
     assert "7 passed" in run_pytest(tmp_path, option, conftest=CONFTEST, test_guarded=GUARDED)
     assert not server.rows("SELECT datname FROM pg_database WHERE datname LIKE 'fencelock_test_%'")
+
+
+def test_a_server_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, postgres_fleet: PostgresFleet) -> None:
+    server = postgres_fleet.shared("18")
+    server.rows("CREATE ROLE plain LOGIN")
+    shown = server.url().replace("postgres@", "")
+    told = {
+        "redis://127.0.0.1:1/0": "write the URL of a PostgreSQL server, postgresql://",
+        "postgresql+psycopg://127.0.0.1/x": "write the URL of a PostgreSQL server, postgresql://",
+        "postgresql://127.0.0.1/x?ssl_mode=x": "a PostgreSQL URL is not understood (there is no parameter 'ssl_mode'",
+        "postgresql://127.0.0.1:1/x": "postgresql://127.0.0.1:1/x cannot be reached: ",
+        server.url(user="plain"): f"{shown} does not permit it (permission denied to create database): name a role",
+    }
+    test = "def test_it(fencelock_url): pass"
+    for url, text in told.items():
+        conftest = 'pytest_plugins = ["fencelock.testing.pytest"]'
+        said = run_pytest(tmp_path, f"--fencelock-server={url}", expected=1, conftest=conftest, test_it=test)
+        assert f"\n--fencelock-server: {text}" in said
+        assert "Traceback" not in said
+        assert "psycopg.connect(" not in said
+    server.rows("DROP ROLE plain")
 
 
 def test_two_workers_do_it_once(tmp_path: Path) -> None:

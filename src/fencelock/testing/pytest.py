@@ -12,11 +12,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import fencelock
-from fencelock import Guard, Lease, LeaseError, Source
+from fencelock import ConfigError, Guard, Lease, LeaseError, Source
 from fencelock.testing.once_per_run import OncePerRun
 
 _SERVER_OPTION = "fencelock_server"
@@ -101,18 +102,40 @@ def _sqlite_file(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _postgres_database(server: str) -> Iterator[str]:
-    import psycopg
+    scheme, _, _ = server.partition("://")
+    if scheme not in {"postgresql", "postgres"}:
+        _fail("write the URL of a PostgreSQL server, postgresql://user:password@host:port/database")
+    try:
+        import psycopg
+    except ImportError as error:
+        _fail(f"psycopg cannot be loaded ({error}): install fencelock's extra postgres")
 
+    from fencelock.stores.postgres.connection import errors
     from fencelock.stores.postgres.connection import url as urls
 
-    parameters = urls.parse_url(server).parameters
+    try:
+        info = urls.parse_url(server)
+    except ConfigError as error:
+        _fail(error)
+    try:
+        connected = psycopg.connect(**info.parameters, autocommit=True)  # type: ignore[arg-type]
+    except psycopg.Error as error:
+        _fail(errors.map_connect_error(error, info))
     name = f"fencelock_test_{os.getpid()}_{secrets.token_hex(4)}"
-    with psycopg.connect(**parameters, autocommit=True) as admin:  # type: ignore[arg-type]
-        admin.execute(f'CREATE DATABASE "{name}"')
+    with connected as admin:
         try:
-            yield urls.url_of(parameters | {"dbname": name})
+            admin.execute(f'CREATE DATABASE "{name}"')
+        except psycopg.errors.InsufficientPrivilege as error:
+            _fail(f"{info.url} does not permit it ({error}): name a role that may, by ALTER ROLE … CREATEDB")
+        try:
+            yield urls.url_of(info.parameters | {"dbname": name})
         finally:
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _fail(reason: object) -> NoReturn:
+    """Fail the test with one line about the server that was named, and no traceback."""
+    pytest.fail(f"--fencelock-server: {reason}", pytrace=False)
 
 
 @pytest.fixture
