@@ -52,6 +52,21 @@ def test_unknown_scheme_names_the_known_ones() -> None:
             lookup("gopher://somewhere/else")
 
 
+@pytest.mark.parametrize(
+    ("lookup", "url", "meant"),
+    [
+        (source_store, "postgressql://db/app", r"\(did you mean postgresql://\?\); known here: "),
+        (guard_store, "reds://db/0/app", r"\(did you mean redis://\?\); known here: "),
+        (source_store, "postgresql:/db/app", r"'postgresql:…' is not a URL: write for example postgresql://…"),
+        (guard_store, "file:/srv/exports", r"'file:…' is not a URL: write for example file://…"),
+        (source_store, "sqlite:/locks.db", r"'sqlite:…' is not a URL: write for example sqlite:///locks\.db"),
+    ],
+)
+def test_a_mistyped_scheme_is_told_what_was_meant(lookup: Callable[[str], Any], url: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=meant):
+        lookup(url)
+
+
 def test_a_store_that_is_only_the_other_half_is_told_apart_from_an_unknown_one() -> None:
     with pytest.raises(UnknownSchemeError, match=r"is a guard, and no source of tokens: .*Sources are: .*sqlite://"):
         source_store("file:///srv/exports")

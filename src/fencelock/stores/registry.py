@@ -112,8 +112,15 @@ def location_url(url: object) -> str:
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example sqlite:///locks.db")
+        raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example {_example(url)}")
     return scheme.lower()
+
+
+def _example(url: str) -> str:
+    """Return the beginning of the URL that was meant, if the text begins as one of a known scheme does."""
+    scheme = url.partition(":")[0].lower()
+    is_known = ":" in url and scheme in SOURCES | GUARDS and scheme != "sqlite"
+    return f"{scheme}://…" if is_known else "sqlite:///locks.db"
 
 
 def shown_url(url: str) -> str:
@@ -190,7 +197,11 @@ def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
         raise UnknownSchemeError(
             f"{scheme}:// is a source of tokens, and no guard: it protects nothing. Guards are: {_known(table)}"
         )
-    raise UnknownSchemeError(f"no store is known for {scheme}://; known here: {_known(table)}")
+    from difflib import get_close_matches
+
+    near = get_close_matches(scheme, table, 1)
+    meant = f" (did you mean {near[0]}://?)" if near else ""
+    raise UnknownSchemeError(f"no store is known for {scheme}://{meant}; known here: {_known(table)}")
 
 
 def _known(table: dict[str, str]) -> str:
