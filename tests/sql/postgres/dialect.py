@@ -60,7 +60,9 @@ class PostgresDialect(SqlDialect):
     audited = "SELECT token FROM fencelock.source_audit WHERE action = 'break' AND token > %s"
     unreachable_url = "postgresql://127.0.0.1:1/nowhere"
     too_many_clients = "too many clients"
-    denied = r"does not permit it \(permission denied for function \w+\)"
+    denied = (
+        r"does not permit it \(permission denied for function (\w+)\): .* GRANT EXECUTE ON FUNCTION fencelock\.\1 TO …"
+    )
     operators_statements = (
         "UPDATE fencelock.source SET bound = 7",
         "SELECT digest FROM fencelock.lock",

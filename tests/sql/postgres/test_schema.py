@@ -10,6 +10,7 @@ from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.fix_servers import fresh_name
 from tests.sql.clients import PublicSource
+from tests.sql.dialect import SqlDialect
 from tests.sql.marks import kinds
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.support.helpers import wait_until
@@ -69,6 +70,25 @@ def test_a_role_without_usage_learns_what_its_owner_has_to_grant(owned: Database
     ):
         public.do(public.source.lock("lock").acquire())
     assert caught.value.definite
+
+
+@only("18")
+def test_a_role_without_a_right_on_a_table_is_not_advised_to_get_it(owned: Database) -> None:
+    with (
+        PublicSource("sync", owned.url(user="worker")) as public,
+        pytest.raises(SourceError, match=r"for table source\): have the owner .* USAGE .* and no other grant$"),
+    ):
+        public.do(public.source.install())
+
+
+@only("18")
+def test_a_role_that_may_not_make_a_schema_learns_who_may(owned: Database, sql: SqlDialect) -> None:
+    with (
+        sql.fresh_database() as empty,
+        PublicSource("sync", empty.url(user="worker")) as public,
+        pytest.raises(SourceError, match=r"for database \w+\): connect as a role that may create a schema there"),
+    ):
+        public.do(public.source.install())
 
 
 @only("18")

@@ -21,7 +21,12 @@ _CONNECTION_CLASS = "08"
 _NOT_PERMITTED = "42501"
 _NO_USAGE = "permission denied for schema fencelock"
 _GRANT_USAGE = "if this role takes locks, have the schema's owner run: GRANT USAGE ON SCHEMA fencelock TO …"
-_GRANT = "grant it to this role, or ask an operator"
+_OF_OPERATORS = re.compile("permission denied for function (break_lease|purge|raise_epoch)")
+_NO_CREATE = "permission denied for database "
+_ONLY_USAGE = (
+    "have the owner of the schema fencelock do it. A role that takes locks needs USAGE on that schema, and no other "
+    "grant"
+)
 _SENTENCES = re.compile(r"(?<=[\w\")])[ \t]*\n\s*(?=[A-Z])")
 _ATTEMPT = re.compile(r"^- host: (\S+), port: (\S+), hostaddr: \S+: ", re.MULTILINE)
 """What psycopg writes before each failure, if it has tried more than one address."""
@@ -112,9 +117,23 @@ def map_error(error: BaseException, info: PostgresConnectionInfo) -> SourceError
 def map_state(state: str, message: str, info: PostgresConnectionInfo) -> SourceError:
     """Map an error state that the server reported in place of doing anything."""
     if state == _NOT_PERMITTED:
-        return not_permitted(info.url, message, _GRANT_USAGE if message == _NO_USAGE else _GRANT)
+        return not_permitted(info.url, message, _remedy(message))
     known = find_definite(_DEFINITE, state, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")
+
+
+def _remedy(message: str) -> str:
+    """Return what gives the right that is missing. No role is advised to get one on the tables."""
+    if message == _NO_USAGE:
+        return _GRANT_USAGE
+    if of_operators := _OF_OPERATORS.fullmatch(message):
+        return (
+            f"have the owner of the schema fencelock do it, or let it permit an operator's role: GRANT EXECUTE ON "
+            f"FUNCTION fencelock.{of_operators[1]} TO …"
+        )
+    if message.startswith(_NO_CREATE):
+        return "connect as a role that may create a schema there, such as the database's owner"
+    return _ONLY_USAGE
 
 
 def map_connect_error(error: psycopg.Error, info: PostgresConnectionInfo) -> SourceError:
