@@ -159,6 +159,24 @@ def test_doctor_examines_guards_alone_if_nobody_has_named_a_source(
     assert "no-source" in {one["code"] for one in alone}
 
 
+def test_who_forgot_to_name_a_source_is_told_that_the_default_one_was_asked(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = program.folder / "state"
+    folder.mkdir()
+    monkeypatch.setattr(lock_options, "default_folder", lambda: folder)
+    url = f"sqlite:///{folder}/locks.db"
+    named = program.inside("locks", "--source", url)
+    assert (named.returncode, len(named.stderr.splitlines())) == (69, 1)
+    del program.environment["FENCELOCK_SOURCE"]
+    for words in (["locks"], ["epoch"], ["break", "x", "--reason", "a test"]):
+        done = program.inside(*words)
+        assert done.returncode == 69
+        first, second = done.stderr.splitlines()
+        assert first.startswith(f"fencelock: {url} holds no source of tokens")
+        assert second == "That is this user's default source: --source URL names another one"
+
+
 def test_a_file_of_another_program_is_left_as_it_is(program: Program) -> None:
     file = make_file(program.folder / "app.db", "reports")
     before = contents(file)

@@ -112,7 +112,17 @@ def _lines(error: BaseException, code: int) -> list[str]:
             f"unexpected {type(error).__name__}: {error}",
             f"This is a bug in fencelock: please report it, with the traceback that {DEBUG_VARIABLE}=1 shows.",
         ]
-    return [str(error)]
+    return [str(error), *_whose_source(error)]
+
+
+def _whose_source(error: BaseException) -> list[str]:
+    """Return a line about the default source, if nobody has named one and this error says that it is not there."""
+    if not isinstance(error, tree.SchemaError):
+        return []
+    from fencelock._api.lock_options import is_named, resolve_url
+
+    is_default = not is_named(None) and str(error).startswith(f"{resolve_url(None, makes_folder=False)} ")
+    return ["That is this user's default source: --source URL names another one"] if is_default else []
 
 
 def _problem(error: click.UsageError) -> str:
