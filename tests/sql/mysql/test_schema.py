@@ -34,6 +34,14 @@ def test_a_source_of_another_version_is_told_though_its_description_has_other_co
         one_token(database.url())
 
 
+def test_an_account_is_not_advised_to_get_a_right_on_a_table(owned: Database) -> None:
+    with (
+        PublicSource("sync", owned.url(user="worker")) as public,
+        pytest.raises(SourceError, match=r"denied .*\): have the account do it .* no right on these tables$"),
+    ):
+        public.do(public.source.install())
+
+
 def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,12 @@ _NOT_PERMITTED = {
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
     ER.PROCACCESS_DENIED_ERROR,
 }
+_OF_TABLES = {ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR}
+_GRANT = "grant it to this role, or run `fencelock install` if there is no schema yet"
+_TABLE_REMEDY = (
+    "have the account do it that installed fencelock's tables. One that takes locks needs EXECUTE on the routines "
+    "fencelock_…, and no right on these tables"
+)
 _ACCOUNT_LOCKED, _ACCOUNT_LOCKED_IN_MARIADB, _NO_PASSWORD_LOGIN = 3118, 4151, 1698
 _LOGIN_REFUSED = {
     ER.DBACCESS_DENIED_ERROR,
@@ -115,8 +121,7 @@ def map_error(error: BaseException, info: MySQLConnectionInfo) -> SourceError | 
     if not number or number in _CLIENT_ERRORS or number in _INDEFINITE:
         return connection_lost(info.url, message)
     if number in _NOT_PERMITTED:
-        remedy = "grant it to this role, or run `fencelock install` if there is no schema yet"
-        return not_permitted(info.url, message, remedy)
+        return not_permitted(info.url, message, _TABLE_REMEDY if number in _OF_TABLES else _GRANT)
     known = find_definite(_DEFINITE, number, info.url, message)
     return known if isinstance(known, SourceError) else SourceError(f"{info.url} refused: {message}")
 
