@@ -129,7 +129,7 @@ def _limited(
             wanted = gen.send((yield wanted))
             # Also if more comes all the time: a reply may drip for ever.
             if time.monotonic() >= end_s:
-                raise error("no answer in time")
+                raise error(f"no answer within {limit_s:g} s")
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
 
