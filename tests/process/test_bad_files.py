@@ -670,7 +670,7 @@ def test_place_without_a_log_is_unsupported(path: Path, tmp_path: Path) -> None:
         other.execute("create table mine (x)")
         other.execute("begin")
         other.execute("select * from mine").fetchall()
-        with pytest.raises(SourceUnavailableError, match="was locked by another process"):
+        with pytest.raises(SourceUnavailableError, match="was locked by another connection"):
             Client(path, request_timeout_s=0.2).one_token()
         other.execute("rollback")
     assert one_token(path) == 1

@@ -296,8 +296,9 @@ class Database:
         code = code_of(error)
         if code in BUSY:
             return SourceUnavailableError(
-                f"{self.path} was locked by another process for more than {self.request_timeout_s:g} s: some process "
-                "is frozen or slow inside a write transaction; end it, or try again"
+                f"{self.path} was locked by another connection for more than {self.request_timeout_s:g} s: some "
+                "process, perhaps this one, is frozen or slow inside a write transaction, or has left one open; end "
+                "it, or try again"
             )
         if is_commit and code == sqlite3.SQLITE_IOERR:
             return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")
