@@ -427,7 +427,7 @@ def test_process_frozen_in_a_write_transaction_makes_the_source_unavailable(path
             ask.RaiseEpoch(client.describe().history_id, "a test"),
         ):
             with pytest.raises(
-                SourceUnavailableError, match=r"locked by another process for more than 0\.3 s: some"
+                SourceUnavailableError, match=r"locked by another connection for more than 0\.3 s: some"
             ) as caught:
                 client.connection.perform(request)
             assert caught.value.definite

@@ -255,7 +255,7 @@ def test_protect_waits_for_a_transaction_of_another_process(stage: Stage, file: 
         """
     )
     assert holder.hear() == "begun"
-    with pytest.raises(SourceUnavailableError, match="locked by another process"):
+    with pytest.raises(SourceUnavailableError, match="locked by another connection"):
         guard_of(file).protect("reports")
     holder.say()
     guard_of(file).protect("reports")

@@ -108,7 +108,7 @@ def test_a_locked_file_is_unavailable_and_its_marks_can_be_read(
     guard = open_guard(locked)
     assert guard.mark().token == 0
     for attempt in attempts(guard)[1:]:
-        with pytest.raises(SourceUnavailableError, match="locked by another process"):
+        with pytest.raises(SourceUnavailableError, match="locked by another connection"):
             attempt()
     assert ask(locked, "SELECT name FROM sqlite_schema WHERE name LIKE 'fencelock%'") == []
 

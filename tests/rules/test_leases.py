@@ -314,7 +314,7 @@ def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
         with locked_file(other):
             lock.__exit__(None, None, None)
     assert "released in the background" in caplog.text
-    assert "locked by another process" in (released[0].reason or "")
+    assert "locked by another connection" in (released[0].reason or "")
     wait_until(lambda: not source.info("lock").is_held)
 
 

@@ -465,7 +465,7 @@ def test_an_acquire_on_a_locked_file_is_unavailable_and_leaves_nothing_behind(
     impatient(source, monkeypatch)
     lock = source.lock("a", ttl=TTL)
     with locked_file(source):
-        with pytest.raises(fencelock.SourceUnavailableError, match="locked by another process") as raised:
+        with pytest.raises(fencelock.SourceUnavailableError, match="locked by another connection") as raised:
             lock.acquire()
         assert raised.value.definite
     with source.lock("a", timeout=10):
