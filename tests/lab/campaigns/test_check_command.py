@@ -53,6 +53,7 @@ def test_a_verdict_is_told_three_ways(program: Program, script: Script, code: in
     done = program("verify", "--check", path)
     assert (done.returncode, done.stderr) == (code, "")
     assert text in done.stdout
+    assert ("attack it for longer (--duration)" in done.stdout) == (code == 2)
     told = program("verify", "--check", path, "--json")
     data = json.loads(told.stdout)
     assert (told.returncode, data["exit_code"], data["verdict"]) == (code, code, verdict)

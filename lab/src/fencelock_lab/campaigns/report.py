@@ -44,6 +44,8 @@ def _outcome(verdict: CampaignVerdict) -> Iterator[str]:
     yield _HEADLINES.get(verdict.code, f"{NAMES[verdict.code].upper()}: this run proves nothing.")
     for shortfall in verdict.shortfalls:
         yield f"  too little: {shortfall}"
+    if verdict.shortfalls and verdict.first is None:
+        yield "  attack it for longer (--duration), or on a machine that has less else to do"
     for doubt in findings.undecided:
         yield f"  undecided: {doubt.rule} at {doubt.place}: {doubt.message}"
     if verdict.first is None:
