@@ -207,9 +207,10 @@ async def with_an_async_decorator(source: fencelock.aio.AsyncSource, guard: fenc
 
     assert_type(await plain(1), str)
     async with asyncio.TaskGroup() as group:  # A task is made of a coroutine only, and not of any awaitable.
-        assert_type(group.create_task(leased(1)), asyncio.Task[int])
-        assert_type(group.create_task(plain(1)), asyncio.Task[str])
-        assert_type(group.create_task(guarded(text="a")), asyncio.Task[str])
+        tasks = [group.create_task(plain(1)), group.create_task(guarded(text="a"))]
+        assert_type(tasks, list[asyncio.Task[str]])
+        number = group.create_task(leased(1))
+        assert_type(number.result(), int)
     await plain("1")  # type: ignore[arg-type]
 
 
