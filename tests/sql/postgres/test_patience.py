@@ -70,7 +70,9 @@ def test_an_attempt_to_connect_to_a_frozen_server_ends_with_the_request_timeout(
         ports = ",".join(str(server.getsockname()[1]) for server in (first, second))
         info = parse_url(f"postgresql://?host=127.0.0.1,127.0.0.1&port={ports}")
         began_s = time.monotonic()
-        with pytest.raises(SourceUnavailableError, match=rf"cannot be reached: .*no answer within {REQUEST_TIMEOUT_S:g} s"):
+        with pytest.raises(
+            SourceUnavailableError, match=rf"cannot be reached: .*no answer within {REQUEST_TIMEOUT_S:g} s"
+        ):
             CONNECT[kind](info)
         took_s = time.monotonic() - began_s
         second.accept()[0].close()
