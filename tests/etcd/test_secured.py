@@ -10,7 +10,7 @@ from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import client as etcd_client
-from fencelock_lab.servers.etcd import EtcdCluster
+from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_tls import ROOT, TlsMember
 from tests.etcd.test_restores import is_answered
@@ -94,6 +94,13 @@ def test_a_login_that_is_missing_or_wrong_says_so_without_the_password(
 ):
     with pytest.raises(SourceError, match=message) as caught:
         Client(guarded_etcd.url("app", login=login)).describe()
+    assert caught.value.definite
+    assert "wrong-one" not in str(caught.value)
+
+
+def test_a_login_where_etcd_knows_none_says_what_to_leave_out(etcd_fleet: EtcdFleet):
+    with pytest.raises(SourceError, match=r"authentication is not enabled\): leave user and password out") as caught:
+        Client(etcd_fleet.shared(1).url("app", login="app:wrong-one")).describe()
     assert caught.value.definite
     assert "wrong-one" not in str(caught.value)
 

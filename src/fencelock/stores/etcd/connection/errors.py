@@ -63,6 +63,12 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
         "{url} refused the URL's user or password ({details})",
     ),
     (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "authentication is not enabled",
+        SourceError,
+        "{url} knows no logins ({details}): leave user and password out of the URL, or run `etcdctl auth enable`",
+    ),
+    (
         grpc.StatusCode.UNIMPLEMENTED,
         "",
         UnsupportedError,
