@@ -12,12 +12,12 @@ import fencelock
 from fencelock import SourceError
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
-from fencelock.clock import boottime_ms, boottime_us
+from fencelock.clock import boottime_us
 from fencelock.model import Sequencer, draw_claim, one_way
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source.store import SQLiteSource
 from tests.support.helpers import wait_until
-from tests.support.sources import LONG_MS, Client, installed, rows
+from tests.support.sources import LONG_MS, Client, installed
 
 
 @pytest.fixture
@@ -75,15 +75,10 @@ def end_by_take_over(client: Client) -> None:
     client.one_token("lock")
 
 
-def expire(client: Client) -> None:
-    """Let the deadline of the lock's lease pass: a short ttl might be over before somebody queues."""
-    rows(client.path, "UPDATE fencelock_lock SET deadline_ms = ? WHERE name = 'lock'", (boottime_ms(),))
-
-
 def end_by_take_over_of_a_waiter(client: Client) -> None:
     client.token("lock", "claim")
     client.acquire("lock", "waiter", may_wait=True)
-    expire(client)
+    client.expire()
     wait_until(lambda: isinstance(client.ask(ask.Poll("lock", "waiter")), ask.Granted))
     client.release("lock", "waiter")
 
@@ -104,7 +99,7 @@ def end_by_expiry_and_purge_with_a_waiter(client: Client) -> None:
     """The lock's row stays because there is a waiter."""
     client.token("lock", "claim")
     client.acquire("lock", "waiter", may_wait=True)
-    expire(client)
+    client.expire()
     wait_until(lambda: not client.ask(ask.Inspect("lock")).is_held)
     client.ask(ask.Purge())
     assert client.ask(ask.Inspect("lock")).token is not None

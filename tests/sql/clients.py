@@ -37,10 +37,18 @@ class SqlClient(sources.Client):
 
     def has_ended(self, lock: str, claim: str) -> bool:
         """Return whether the source remembers this very claim as one that is over."""
-        table = "fencelock.lock" if self.url.startswith("postgresql:") else "fencelock_lock"
-        return run(self.native, f"SELECT ended_digest FROM {table} WHERE name = %s", lock.encode()) == [
+        return run(self.native, f"SELECT ended_digest FROM {self._locks} WHERE name = %s", lock.encode()) == [
             (digest_of_claim(claim),)
         ]
+
+    def expire(self, lock: str = "lock") -> None:
+        """Let the lease that `token` has obtained be over."""
+        earlier = f"deadline_us = deadline_us - {sources.LONG_MS * 1000}"
+        run(self.native, f"UPDATE {self._locks} SET {earlier} WHERE name = %s", lock.encode())
+
+    @property
+    def _locks(self) -> str:
+        return "fencelock.lock" if self.url.startswith("postgresql:") else "fencelock_lock"
 
 
 def one_token(url: str, lock: str = "lock") -> int:
