@@ -13,7 +13,11 @@ import pymysql
 import pytest
 
 from fencelock.model import digest_of_claim
+from fencelock.stores.mysql.connection.expressions import expand
+from fencelock.stores.statements import statements
 from tests.sql.dialect import run
+from tests.sql.guarded import Step
+from tests.sql.mysql.breaking_off import make_without_handler
 from tests.sql.mysql.dialect import MySQLDialect
 from tests.sql.mysql.fix_mysql import Database
 from tests.support.helpers import wait_until
@@ -27,6 +31,7 @@ ACQUIRE = (
 RELEASE = "CALL fencelock_release('lock', %s, 0)"
 COUNTED = "SELECT waiting >= (SELECT COUNT(*) FROM fencelock_waiter) FROM fencelock_lock"
 BREAK = "CALL fencelock_break('lock', %s, 'me', 'a test')"
+HISTORY = statements("fencelock.stores.mysql.source", "routines_history.sql")
 
 
 class Breaker:
@@ -137,6 +142,32 @@ def test_no_epoch_is_raised_without_its_entry(breaker: Breaker, database: Databa
         breaker.breaks_off(raise_it, f"history-{(turn := turn + 1)}")
         [(raised, entries)] = database.rows(count)
         assert raised <= entries
+
+
+def test_h4_no_claim_that_has_ended_gets_a_lock_after_a_purge_that_was_broken_off(
+    sql: MySQLDialect, breaker: Breaker, database: Database
+) -> None:
+    """The source has to remember the time before the lock's row is gone, which remembers the claim."""
+    make_without_handler(database, expand(HISTORY["create_purge"]))
+    breaker.take("a claim")
+    run(breaker.native, RELEASE, "a claim")
+    with database.connect(autocommit=False) as side:
+        run(side, sql.hold_source)
+        purging = Step(run, breaker.native, "CALL fencelock_purge()")
+        wait_until(lambda: sql.is_blocked(database, breaker.native))
+        database.rows(f"KILL QUERY {sql.number_of(breaker.native)}")
+        with pytest.raises(pymysql.OperationalError, match="interrupted"):
+            purging.end()
+    assert run(breaker.native, "SELECT @@in_transaction") == [(1,)]
+    run(breaker.native, "COMMIT")
+    assert breaker.take("a claim") == 0
+
+
+def test_a_purge_goes_through_all_its_parts(breaker: Breaker, database: Database) -> None:
+    database.rows("INSERT INTO fencelock_lock (name, token) SELECT CONCAT('old ', seq), 1 FROM seq_1_to_1203")
+    breaker.take("a claim")
+    assert run(breaker.native, "CALL fencelock_purge()")[0][0] == 1203
+    assert database.rows("SELECT name FROM fencelock_lock") == [(b"lock",)]
 
 
 # --- what outlives a session ----------------------------------------------------------------------

@@ -162,56 +162,67 @@ END;
 
 -- name: create_purge
 -- Forget locks without holder and waiters; their tokens stay spent (T6), and every claim drawn until now is refused. Rows
--- that another transaction has locked are skipped, and the source's row is locked last: a claim of these locks that ends
--- now does so before the time is remembered, or after everything.
+-- that another transaction has locked are skipped, and the source's row is locked after them: a claim of these locks that
+-- ends now does so before the time is remembered, or after everything. The time comes before the deletions, which would
+-- otherwise let late claims in if the server breaks this off. So each part is small: every grant waits for the source's row.
 CREATE PROCEDURE fencelock_purge() SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    DECLARE v_name, v_held VARBINARY(512);
-    DECLARE v_epoch, v_now_us, v_past_us, v_gone BIGINT DEFAULT 0;
+    DECLARE v_name, v_held, v_last VARBINARY(512) DEFAULT '';
+    DECLARE v_chosen LONGTEXT CHARACTER SET ascii;
+    DECLARE v_epoch, v_now_us, v_past_us, v_found, v_gone BIGINT DEFAULT 0;
     DECLARE v_is_over BOOLEAN DEFAULT FALSE;
     DECLARE free CURSOR FOR
         SELECT l.name FROM fencelock_lock PARTITION (lasting) AS l
         WHERE (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
           AND NOT EXISTS (SELECT 1 FROM fencelock_waiter PARTITION (lasting) AS q
-                          WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
+                          WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us)
+          AND l.name > v_last
+        ORDER BY l.name LIMIT 500;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
-    START TRANSACTION;
-    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us
-    FROM fencelock_source PARTITION (lasting) WHERE id = 1;
-    OPEN free;
-    going: LOOP
-        SET v_is_over = FALSE;
-        FETCH free INTO v_name;
-        IF v_is_over THEN
-            LEAVE going;
-        END IF;
-        SET v_held = NULL;
-        SELECT l.name INTO v_held FROM fencelock_lock PARTITION (lasting) AS l
-        WHERE l.name = v_name AND (l.digest IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
-        FOR UPDATE SKIP LOCKED;
-        -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
-        IF v_held IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM fencelock_waiter PARTITION (lasting)
-            WHERE lock_name = v_name AND epoch = v_epoch AND deadline_us > v_now_us) THEN
-            SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us
-            FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
-            SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us
-            FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = v_name;
+    REPEAT
+        START TRANSACTION;
+        SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), '', 0, 0
+        INTO v_epoch, v_now_us, v_chosen, v_past_us, v_found FROM fencelock_source PARTITION (lasting) WHERE id = 1;
+        OPEN free;
+        going: LOOP
+            SET v_is_over = FALSE;
+            FETCH free INTO v_name;
+            IF v_is_over THEN
+                LEAVE going;
+            END IF;
+            SET v_found = v_found + 1, v_last = v_name, v_held = NULL;
+            -- The epoch may have been raised since it was read.
+            SELECT l.name INTO v_held FROM fencelock_lock PARTITION (lasting) AS l
+            WHERE l.name = v_name AND (l.digest IS NULL OR l.epoch < v_epoch OR l.deadline_us <= v_now_us)
+            FOR UPDATE SKIP LOCKED;
+            -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
+            IF v_held IS NOT NULL AND NOT EXISTS (
+                SELECT 1 FROM fencelock_waiter PARTITION (lasting)
+                WHERE lock_name = v_name AND epoch >= v_epoch AND deadline_us > v_now_us) THEN
+                SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us
+                FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
+                SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us
+                FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = v_name;
+                SET v_chosen = CONCAT(v_chosen, HEX(v_name), ','), v_gone = v_gone + 1;
+            END IF;
+        END LOOP;
+        CLOSE free;
+        UPDATE fencelock_source PARTITION (lasting)
+        SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
+        WHERE id = 1;
+        WHILE v_chosen <> '' DO
+            SET v_name = UNHEX(SUBSTRING_INDEX(v_chosen, ',', 1)),
+                v_chosen = SUBSTRING(v_chosen, LOCATE(',', v_chosen) + 1);
             DELETE FROM fencelock_waiter PARTITION (lasting) WHERE lock_name = v_name;
             DELETE FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
-            SET v_gone = v_gone + 1;
-        END IF;
-    END LOOP;
-    CLOSE free;
-    UPDATE fencelock_source PARTITION (lasting)
-    SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
-    WHERE id = 1;
-    COMMIT AND NO CHAIN;
+        END WHILE;
+        COMMIT AND NO CHAIN;
+    UNTIL v_found < 500 END REPEAT;
     SELECT v_gone, born_after_us + 1 FROM fencelock_source PARTITION (lasting) WHERE id = 1;
 END;
 
