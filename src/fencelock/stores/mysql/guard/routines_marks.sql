@@ -304,12 +304,14 @@ FROM fencelock_observation WHERE p_resource IS NULL OR resource = p_resource
 GROUP BY resource, table_name, kind, account, program ORDER BY resource, table_name, kind, account, program;
 
 -- name: fencelock_observe
--- Count what enforcement would refuse; never fails.
+-- Count what enforcement would refuse. It never fails, unless the server may have rolled back the caller's transaction: one
+-- that went on would do so without what it has written, and without its locks.
 CREATE PROCEDURE fencelock_observe(
     p_resource VARBINARY(512), p_table VARCHAR(64) CHARACTER SET utf8mb4, p_kind VARCHAR(16) CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+    DECLARE EXIT HANDLER FOR 1020, 1205, 1206, 1213 RESIGNAL;
     INSERT INTO fencelock_observation (
         connection_id, account, resource, table_name, kind, program, times, first_at, last_at)
     VALUES (CONNECTION_ID(), USER(), p_resource, p_table, p_kind, COALESCE((
