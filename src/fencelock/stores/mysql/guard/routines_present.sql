@@ -123,10 +123,12 @@ BEGIN
 END;
 
 -- name: fencelock_unbind
--- Restore the session's settings.
+-- Restore the session's settings. What is presented goes first: if the server breaks this off, no later transaction of the
+-- session writes by it.
 CREATE PROCEDURE fencelock_unbind()
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    SET @fencelock_presented = NULL;
     IF @fencelock_usual_wait IS NOT NULL THEN
         SET SESSION wait_timeout = @fencelock_usual_wait
             /*M!100300
@@ -137,7 +139,7 @@ BEGIN
             SET SESSION TRANSACTION READ WRITE;
         END IF;
     END IF;
-    SET @fencelock_presented = NULL, @fencelock_usual_wait = NULL;
+    SET @fencelock_usual_wait = NULL;
 END;
 
 -- name: fencelock_join
@@ -269,7 +271,8 @@ END;
 
 -- name: fencelock_take_back
 -- Take back what was presented to these resources (NULL: to all), whose marks stay locked; an error if the transaction is
--- not the one that presented. The result names the resources, so that no client takes another reply for this one.
+-- not the one that presented; the savepoint may be that of another block, which began after a deadlock. The result names the
+-- resources, so that no client takes another reply for this one.
 CREATE PROCEDURE fencelock_take_back(p_resources LONGTEXT CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
@@ -286,6 +289,8 @@ BEGIN
         IF found_at > 0 THEN
             SET @fencelock_presented = INSERT(
                 @fencelock_presented, found_at, LOCATE(',', @fencelock_presented, found_at + 1) - found_at, '');
+        ELSE
+            SET is_bound = FALSE;
         END IF;
     END WHILE;
     IF NOT is_bound OR p_resources IS NULL OR COALESCE(@fencelock_presented, ',') = ',' THEN
