@@ -4,17 +4,18 @@ KILL QUERY and `max_statement_time` break off, and no handler runs: see test_bro
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import aiomysql
 import pymysql
 import pytest
 
-from fencelock import SourceUnavailableError
+from fencelock import RightError, SourceUnavailableError
 from fencelock.stores.mysql.connection.expressions import expand
 from fencelock.stores.statements import statements
-from tests.sql.dialect import run
+from tests.sql.dialect import run, run_async
 from tests.sql.guarded import Guarded, Step, write
 from tests.sql.mysql.breaking_off import make_without_handler
 from tests.sql.mysql.dialect import DEADLOCK, UNFENCED
@@ -163,3 +164,47 @@ def test_a_guard_asks_again_after_a_commit_that_was_broken_off(guarded: Guarded)
     assert break_off(guarded, HOLD_FLOOR, lambda: guard.seal(HandmadeLease(5))) is None
     open_one(guarded, guard)
     assert guarded.value() == "mine"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callers_session_may_write_again_after_a_lease_could_not_be_presented(
+    guarded: Guarded, role: str, is_async: bool
+) -> None:
+    """Whatever the routine has done by then: it makes the session read-only before it compares the mark."""
+    owner, lease = guarded.guard(), guarded.sealed(5)
+    owner.grant(role)
+    state = "SELECT @@tx_read_only, @fencelock_presented, @@idle_transaction_timeout"
+
+    def present(native: Any) -> list[tuple[Any, ...]]:
+        run(native, "START TRANSACTION")
+        admission = owner.check(lease, connection=native)
+        owner.revoke(role, reason="a test")
+        with pytest.raises(RightError), admission:
+            pass
+        return run(native, state)
+
+    async def present_async(native: Any) -> list[tuple[Any, ...]]:
+        await run_async(native, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        await run_async(native, "START TRANSACTION")
+        admission = guarded.async_guard().check(lease, connection=native)
+        await admission
+        owner.revoke(role, reason="a test")
+        with pytest.raises(RightError):
+            async with admission:
+                pass
+        return await run_async(native, state)
+
+    if is_async:
+        assert asyncio.run(with_client(guarded, role, present_async)) == [(0, None, 0)]
+    else:
+        with guarded.client(user=role) as native:
+            assert present(native) == [(0, None, 0)]
+
+
+async def with_client(guarded: Guarded, role: str, use: Callable[[Any], Awaitable[Any]]) -> Any:
+    server = guarded.database.server
+    native = await aiomysql.connect(host=server.host, port=server.port, user=role, db=guarded.database.name)
+    try:
+        return await use(native)
+    finally:
+        native.close()

@@ -2,16 +2,18 @@
 
 Promise: the caller's transaction is only used: never begun, committed or rolled back. The marks that it reads stay true
 until it ends. A transaction whose snapshot is older than a mark is refused. A setting of the caller's session is
-changed only while a token is presented.
+changed only while a token is presented, also if presenting one has failed on its way.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from fencelock.errors import FencelockError, GuardError
+from fencelock.protocol.guard_requests import Present
 from fencelock.stores.mysql.connection.masks import SharedMask
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
-from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
+from fencelock.stores.mysql.guard.codec import SQL, MySQLCallerCodec
 from fencelock.stores.mysql.guard.errors import map_block_error, map_request_error
 from fencelock.stores.mysql.guard.trips import MaskedTrip, text_of
 from fencelock.stores.sql.guard import (
@@ -55,8 +57,20 @@ class MySQLCallerConnection(MySQLCallerMapping, BlockingCallerConnection):
 
     def __init__(self, native: Any, info: MySQLConnectionInfo, shared: SharedMask) -> None:
         _check_usable(native, CLIENTS, "pymysql.Connection")
-        super().__init__(native, MySQLCallerCodec(info.database, shared))
+        codec = MySQLCallerCodec(info.database, shared)
+        super().__init__(native, codec)
         self._info = info
+        self._restoring = codec.fill(SQL.take_back, resources="")
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request. If presenting fails, the session may write again, unless another lease is presented."""
+        try:
+            return super().perform(request)
+        except FencelockError:
+            if isinstance(request, Present):
+                with suppress(Exception):
+                    self._exchange(self._restoring)
+            raise
 
     def _exchange(self, trip: MaskedTrip) -> list[Rows]:
         return cursor_results(self.native, text_of(trip, self.native))
@@ -82,8 +96,20 @@ class AsyncMySQLCallerConnection(MySQLCallerMapping, AsyncioCallerConnection):
 
     def __init__(self, native: Any, info: MySQLConnectionInfo, shared: SharedMask) -> None:
         _check_usable(native, ASYNC_CLIENTS, "aiomysql.Connection")
-        super().__init__(native, MySQLCallerCodec(info.database, shared))
+        codec = MySQLCallerCodec(info.database, shared)
+        super().__init__(native, codec)
         self._info = info
+        self._restoring = codec.fill(SQL.take_back, resources="")
+
+    async def perform(self, request: Any) -> Any:
+        """Answer one request, as the synchronous connection does."""
+        try:
+            return await super().perform(request)
+        except FencelockError:
+            if isinstance(request, Present):
+                with suppress(Exception):
+                    await self._exchange(self._restoring)
+            raise
 
     async def _exchange(self, trip: MaskedTrip) -> list[Rows]:
         found: list[Rows] = []
