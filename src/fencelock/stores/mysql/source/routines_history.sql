@@ -177,7 +177,7 @@ BEGIN
           AND NOT EXISTS (SELECT 1 FROM fencelock_waiter PARTITION (lasting) AS q
                           WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us)
           AND l.name > v_last
-        ORDER BY l.name LIMIT 500;
+        ORDER BY l.name LIMIT 100;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
@@ -222,7 +222,7 @@ BEGIN
             DELETE FROM fencelock_lock PARTITION (lasting) WHERE name = v_name;
         END WHILE;
         COMMIT AND NO CHAIN;
-    UNTIL v_found < 500 END REPEAT;
+    UNTIL v_found < 100 END REPEAT;
     SELECT v_gone, born_after_us + 1 FROM fencelock_source PARTITION (lasting) WHERE id = 1;
 END;
 
