@@ -48,7 +48,7 @@ def test_g6_it_is_recorded_who_it_was(observed: Guarded) -> None:
         native.execute("GRANT ALL ON reports TO clerk; GRANT USAGE ON SCHEMA fencelock TO clerk")
     with observed.database.connect(user="clerk", application_name="a cron job") as native:
         for _ in range(3):
-            native.execute("UPDATE reports SET value = 'x'")
+            native.execute("UPDATE reports SET value = 'x'; SELECT pg_sleep(0.002)")
     [one] = inspect_resources(observed.database.url()).observations
     assert (one.table, one.kind, one.times) == ("public.reports", "update", 3)
     assert (one.role, one.application, one.address) == ("clerk", "a cron job", "127.0.0.1")
