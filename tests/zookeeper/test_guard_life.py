@@ -131,7 +131,7 @@ def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, di
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    direct = own_zookeeper.client()
+    direct = own_zookeeper.client(timeout=60.0)
 
     def kill() -> None:
         monkeypatch.setattr("fencelock.stores.zookeeper.guard.connection.REQUEST_TIMEOUT_S", 2.0)
