@@ -1,5 +1,6 @@
 """What a guarded block does at a folder, and what it refuses."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -246,6 +247,29 @@ def test_a_draft_that_was_never_written_is_refused(folder: GuardedFolder) -> Non
         in_block(folder, 5, lambda txn: txn.path("a"), write("b", "never"))
     assert folder.read() == {}
     assert folder.leftovers() == []
+
+
+def test_a_write_that_failed_is_never_published_in_half(folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the program catches the error and goes on: every file that readers open is whole."""
+    folder.write(5, cache="whole")
+    write_some, full = os.write, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write_until_the_disk_is_full(descriptor: int, data: bytes) -> int:
+        if len(data) == 1:
+            raise full
+        return write_some(descriptor, data[:-1])
+
+    def fail(txn: FilesTransaction) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", write_until_the_disk_is_full)
+            with pytest.raises(SourceUnavailableError, match="make room on the disk"):
+                txn.write("cache", "half")
+
+    with pytest.raises(GuardError, match="its write failed"):
+        in_block(folder, 5, write("totals", "1"), fail)
+    assert (folder.read(), folder.leftovers()) == ({"cache": "whole"}, [])
+    in_block(folder, 5, fail, write("cache", "again"))
+    assert folder.read() == {"cache": "again"}
 
 
 def test_another_device_is_refused(folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch) -> None:

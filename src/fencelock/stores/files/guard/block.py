@@ -106,8 +106,14 @@ class FilesTransaction(WriteBuffer):
         if not isinstance(data, (str, bytes)):
             raise ConfigError(f"a file's data must be str or bytes, not {type(data).__name__}")
         draft = self.path(name)
-        with self._mapping:
-            self._write(draft, self._target(name), data.encode() if isinstance(data, str) else data)
+        try:
+            with self._mapping:
+                self._write(draft, self._target(name), data.encode() if isinstance(data, str) else data)
+        except BaseException:
+            # A program that goes on would publish half a file: its commit finds no draft of this name instead.
+            half, self._drafts[name] = self._drafts[name], self._new_draft(name)
+            self._remove(half)
+            raise
 
     def _write(self, draft: Path, target: Path, data: bytes) -> None:
         with closing(Descriptor(draft, _DRAFT, _PRIVATE)) as file:
@@ -123,13 +129,16 @@ class FilesTransaction(WriteBuffer):
 
         Close the draft before that. Nothing is there yet, unless the block has written this file before.
         """
-        parts = self._checked(name)
+        self._checked(name)
         draft = self._drafts.get(name)
         if draft is None:
-            draft = new_draft(self._resource, self._token, suffix_of(parts[-1]))
+            draft = self._new_draft(name)
             self._make_folder(draft[:-1])
             self._drafts[name] = draft
         return self._path.joinpath(*draft)
+
+    def _new_draft(self, name: str) -> Parts:
+        return new_draft(self._resource, self._token, suffix_of(file_parts(self._resource, name)[-1]))
 
     def delete(self, name: str) -> None:
         """Delete a file at the end of the block, if it exists."""

@@ -146,7 +146,7 @@ def _flush_draft(folder: OpenFolder, draft: Parts) -> int:
     except FileNotFoundError:
         raise ConflictError(
             f"no file is at {folder.path.joinpath(*draft)}, where the block has a draft (it asked for the path and "
-            f"created nothing there, or somebody deleted it)"
+            f"created nothing there, its write failed, or somebody deleted it)"
         ) from None
     with closing(file):
         found = os.fstat(file.fileno())
