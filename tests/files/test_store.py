@@ -8,12 +8,14 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fencelock
 from fencelock import ConfigError, GuardError, SchemaError, SourceUnavailableError, UnsupportedError
 from fencelock.stores import filesystems
+from fencelock.stores.files.guard import commit as commit_module
 from fencelock.stores.files.guard import inspection
 from fencelock.stores.files.guard import journal as journal_module
 from fencelock.stores.files.guard.folder import OpenFolder
@@ -40,6 +42,27 @@ def test_what_fails_once_the_files_are_renamed_takes_nothing_back(
         folder.write(5, day="monday")
     assert [mark["token"] for mark in marks] == ["5"], "what is left behind is looked for when the seal is done"
     assert folder.read() == {"day": "monday"}
+    assert folder.guard.mark().token == 5
+
+
+def test_a_link_that_appears_during_a_commit_stops_nothing_halfway(
+    folder: GuardedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion in a folder that did not exist would come upon it after the first rename."""
+    (tmp_path / "name").write_text("elsewhere")
+    write_journal = commit_module._write_journal
+
+    def make_link(*arguments: Any, **more: Any) -> None:
+        write_journal(*arguments, **more)
+        (folder.files / "sub").symlink_to(tmp_path)
+
+    folder.write(5, day="monday")
+    monkeypatch.setattr(commit_module, "_write_journal", make_link)
+    with folder.guard.transaction(folder.lease(5)) as txn:
+        txn.write("day", "tuesday")
+        txn.delete("sub/name")
+    assert (folder.files / "day").read_text() == "tuesday"
+    assert (tmp_path / "name").read_text() == "elsewhere"
     assert folder.guard.mark().token == 5
 
 

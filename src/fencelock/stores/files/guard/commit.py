@@ -181,8 +181,8 @@ def _stage(folder: OpenFolder, target: Parts, value: bytes | None) -> Step:
 
 def _prepare(folder: OpenFolder, steps: list[Step], flushed: dict[Parts, int]) -> None:
     """Make the folders of all targets, and refuse what could fail between two renames."""
-    for step in steps:
-        _check_writable(folder, step)
+    # Each folder is open from here on: nobody can put a link in its place between two renames.
+    steps[:] = [step for step in steps if _is_writable(folder, step)]
     for step in steps:
         if (found := folder.status(step.target)) is not None:
             folder.check_plain(step.target, found)
@@ -197,14 +197,16 @@ def _prepare(folder: OpenFolder, steps: list[Step], flushed: dict[Parts, int]) -
             folder.flush_folder(parts)
 
 
-def _check_writable(folder: OpenFolder, step: Step) -> None:
+def _is_writable(folder: OpenFolder, step: Step) -> bool:
+    """Return whether the step has anything to do; PermissionError if it may not."""
     where = step.target[:-1]
     try:
         parent = folder.folder(where, create=step.draft is not None)
     except FileNotFoundError:
-        return  # Nothing is to be deleted there.
+        return False  # Nothing is to be deleted there.
     if not os.access(_HERE, os.W_OK | os.X_OK, dir_fd=parent, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder.path.joinpath(*where)))
+    return True
 
 
 # --- from the journal on ----------------------------------------------------------------------------------------------
