@@ -1,5 +1,7 @@
 """Which servers a guard relies on, what the doctor finds, and what an error may show."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,34 @@ def test_a_guard_goes_on_to_the_server_that_is_the_master_now(redis_fleet: Redis
         admin("REPLICAOF", other.host, other.port)
         guard.seal(HandmadeLease(6))
         assert Scene(own_corner(other)).guard.mark().token == 6
+
+
+@contextmanager
+def long_script(server: RedisServer) -> Iterator[None]:
+    """Have the server run somebody's script, and say so to everybody else."""
+    Direct.to(server)("CONFIG", "SET", "busy-reply-threshold", 1)
+    script = Direct.to(server)
+    script._connection.send_command("EVAL", "while true do end", 0)
+    wait_until(lambda: server.ask("PING").startswith("-BUSY"))
+    with pytest.raises(SourceUnavailableError, match="runs somebody's long script") as caught:
+        yield
+    assert caught.value.definite
+    assert server.ask("SCRIPT", "KILL") == "+OK"
+
+
+def test_a_server_that_runs_a_long_script_is_unavailable_and_not_unsuitable(own_redis: RedisServer) -> None:
+    """It answers INFO with BUSY too, as if the user had no right to it."""
+    scene = Scene(own_corner(own_redis))
+    scene.write(("SET", scene.key("a"), "1"))
+    with long_script(own_redis):
+        scene.guard.seal(HandmadeLease(6))
+    with long_script(own_redis):
+        seal(scene.url, 6)
+    scene.guard.seal(HandmadeLease(6))
+    with scene.block(HandmadeLease(6)) as txn:
+        with long_script(own_redis):
+            txn.get(scene.key("a"))
+        assert txn.get(scene.key("a")) == b"1"
 
 
 FACTS = {"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "cluster_enabled": "0"}

@@ -12,7 +12,7 @@ from fencelock.stores.encoding import shorten
 from fencelock.stores.errors import not_permitted
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 
-_TRY_LATER = {
+TRY_LATER = {
     "OOM": "has no room left (OOM): raise its maxmemory, or delete something",
     "READONLY": "is a replica now, and takes no writes: name the server that does",
     "NOREPLICAS": "has lost replicas, and takes no writes (NOREPLICAS)",
@@ -38,8 +38,8 @@ def code_of(error: ResponseError) -> str:
 def map_refusal(error: ResponseError, info: RedisConnectionInfo, *, is_read: bool) -> SourceError:
     """Return the error that a server's answer means."""
     code = code_of(error)
-    if code in _TRY_LATER:
-        return SourceUnavailableError(f"{info.url} {_TRY_LATER[code]}. Nothing was done: try again")
+    if code in TRY_LATER:
+        return SourceUnavailableError(f"{info.url} {TRY_LATER[code]}. Nothing was done: try again")
     if code == "NOPERM":
         return lacks_right(info, str(error))
     answer = shorten(f"{code} {str(error).removeprefix(f'{code} ')}")

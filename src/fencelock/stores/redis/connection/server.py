@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from fencelock.errors import UnsupportedError
+from fencelock.stores.redis.connection.errors import TRY_LATER, code_of, map_refusal
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 
 PROBE = (
@@ -46,7 +47,13 @@ SET_FLUSHING = "set appendonly yes, appendfsync always and no-appendfsync-on-rew
 
 
 def read_facts(info: RedisConnectionInfo, answers: list[Any]) -> ServerFacts:
-    """Return what the answers to PROBE say; UnsupportedError if the server does not tell this user enough."""
+    """Return what the answers to PROBE say; UnsupportedError if the server does not tell this user enough,
+    and SourceUnavailableError if it tells nothing at this moment.
+    """
+    for answer in answers:
+        # Else a server that runs somebody's long script would seem to give this user no rights.
+        if isinstance(answer, ResponseError) and code_of(answer) in TRY_LATER:
+            raise map_refusal(answer, info, is_read=True)
     report, settings, *transaction = answers
     for answer, command in ((report, "INFO"), *zip(transaction, ("MULTI", "DISCARD"), strict=True)):
         if isinstance(answer, ResponseError):

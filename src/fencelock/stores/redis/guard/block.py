@@ -16,7 +16,7 @@ from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.encoding import shorten
 from fencelock.stores.optimistic.write_buffer import WriteBuffer, too_large_error, unstored_error
 from fencelock.stores.redis.connection.client import EXEC, WATCH, RedisRequest
-from fencelock.stores.redis.connection.errors import lacks_right, map_refusal
+from fencelock.stores.redis.connection.errors import TRY_LATER, code_of, lacks_right, map_refusal
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 from fencelock.stores.redis.guard.commands import (
     CommandShape,
@@ -96,6 +96,8 @@ class RedisWriteBuffer(WriteBuffer):
     def _refused(self, words: Words, error: ResponseError) -> GuardError | SourceError:
         if error.status_code == "NOPERM":
             return lacks_right(self._layout.info, f"{words[0].decode()}: {error}")
+        if code_of(error) in TRY_LATER:
+            return map_refusal(error, self._layout.info, is_read=True)
         if error.status_code == "CROSSSLOT":
             return GuardError(
                 f"{words[0].decode()} names a key in another slot of the cluster than the guard's: write "
