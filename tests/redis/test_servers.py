@@ -16,7 +16,7 @@ from fencelock.stores.redis.connection.url import parse_url
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.redis import RedisFleet, RedisServer
 from tests.redis.direct import Direct
-from tests.redis.fix_redis import own_corner
+from tests.redis.fix_redis import KINDS, own_corner
 from tests.redis.guarded import Scene, protect
 from tests.support.certificates import certify_client, certify_server, make_authority
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease
@@ -30,6 +30,11 @@ UNFLUSHED = "?unflushed=accept"
 
 def seal(url: str, token: int = 5) -> None:
     fencelock.guard(url, resource=RESOURCE, lock=LOCK).seal(HandmadeLease(token))
+
+
+def wait_until_logged(server: RedisServer) -> None:
+    """Wait until the log is whole that was begun by `appendonly yes`, or when a replica was filled."""
+    wait_until(lambda: "aof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0" in server.ask("INFO", "persistence"))
 
 
 def codes(url: str) -> list[str]:
@@ -72,6 +77,7 @@ def test_g4_a_server_whose_settings_change_later_takes_no_further_seal(
     with pytest.raises(UnsupportedError, match=f"{setting} {value}"):
         guard.seal(HandmadeLease(6))  # On the connection that was opened before.
     Direct.to(own_redis)("CONFIG", "SET", setting, usual)
+    wait_until_logged(own_redis)
     assert guard.mark().token == 5
     guard.seal(HandmadeLease(6))
 
@@ -139,10 +145,31 @@ def test_a_guard_goes_on_to_the_server_that_is_the_master_now(redis_fleet: Redis
         Direct.to(other)("REPLICAOF", own_redis.host, own_redis.port)
         wait_until(lambda: "master_link_status:up" in other.ask("INFO", "replication"))
         wait_until(lambda: admin("WAIT", 1, 1000) == 1)
+        wait_until_logged(other)
         Direct.to(other)("REPLICAOF", "NO", "ONE")
         admin("REPLICAOF", other.host, other.port)
         guard.seal(HandmadeLease(6))
         assert Scene(own_corner(other)).guard.mark().token == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_g4_a_server_whose_log_has_just_been_switched_on_takes_no_seal_yet(redis_fleet: RedisFleet, kind: str) -> None:
+    """Until its first log is whole, what it has acknowledged is lost with a crash."""
+    server = redis_fleet.new_server(kind)
+    server.settings["appendonly"] = "no"
+    with server:
+        admin = Direct.to(server)
+        protect(f"{server.url}/0/app{UNFLUSHED}")
+        admin("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
+        admin("CONFIG", "SET", "appendonly", "yes")
+        with pytest.raises(SourceUnavailableError, match="writes its log for the first time"):
+            seal(f"{server.url}/0/app")
+        assert "unflushed" in codes(f"{server.url}/0/app{UNFLUSHED}")
+        admin("CONFIG", "SET", "appendonly", "no")
+        admin("CONFIG", "SET", "rdb-key-save-delay", 0)
+        admin("CONFIG", "SET", "appendonly", "yes")
+        wait_until_logged(server)
+        seal(f"{server.url}/0/app")
 
 
 @contextmanager
@@ -156,6 +183,7 @@ def long_script(server: RedisServer) -> Iterator[None]:
         yield
     assert caught.value.definite
     assert server.ask("SCRIPT", "KILL") == "+OK"
+    wait_until(server.is_ready)
 
 
 def test_a_server_that_runs_a_long_script_is_unavailable_and_not_unsuitable(own_redis: RedisServer) -> None:

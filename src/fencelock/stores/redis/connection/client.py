@@ -212,7 +212,7 @@ class RedisSessionBase(ABC):
         return connection
 
     def _examine(self, connection: Any, facts: list[Any]) -> None:
-        """Raise UnsupportedError unless a guard can rely on the connection's server."""
+        """Raise UnsupportedError unless a guard can rely on the connection's server, or another error if not yet."""
         if self.pool.is_examining:
             check_server(self.pool.info, connection.address, read_facts(self.pool.info, facts))
 

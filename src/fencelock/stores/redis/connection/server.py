@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from fencelock.errors import UnsupportedError
+from fencelock.errors import SourceUnavailableError, UnsupportedError
 from fencelock.stores.redis.connection.errors import TRY_LATER, code_of, map_refusal
 from fencelock.stores.redis.connection.url import RedisConnectionInfo
 
 PROBE = (
-    ("INFO", "server", "replication", "memory", "cluster"),
+    ("INFO", "server", "replication", "memory", "cluster", "persistence"),
     ("CONFIG", "GET", "appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
     ("MULTI",),
     ("DISCARD",),
@@ -34,11 +34,13 @@ class ServerFacts(NamedTuple):
     eviction: str
     is_cluster: bool
     flush_settings: dict[str, str] | None
+    begins_log: bool = False
+    """Whether `appendonly` was switched on, and the log is not whole yet: a crash loses all that is in it."""
 
     @property
     def flushes(self) -> bool | None:
         """Whether it flushes what it acknowledges; None: unknown."""
-        return None if self.flush_settings is None else self.flush_settings == _FLUSHING
+        return None if self.flush_settings is None else self.flush_settings == _FLUSHING and not self.begins_log
 
 
 _FLUSHING = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -69,11 +71,20 @@ def read_facts(info: RedisConnectionInfo, answers: list[Any]) -> ServerFacts:
         lines.get("maxmemory_policy", "unknown"),
         lines.get("cluster_enabled") == "1",
         flush,
+        flush == _FLUSHING and _begins_log(lines),
     )
 
 
+def _begins_log(lines: dict[str, str]) -> bool:
+    """Return whether the first log of this server is being written; the server acknowledges meanwhile, and flushes to a
+    file that it would not read. No server tells it of a log that was switched off and on again.
+    """
+    is_writing = "1" in {lines.get("aof_rewrite_in_progress"), lines.get("aof_rewrite_scheduled")}
+    return is_writing and lines.get("aof_base_size") == "0"
+
+
 def check_server(info: RedisConnectionInfo, where: object, facts: ServerFacts) -> None:
-    """Raise UnsupportedError if a guard cannot rely on this server."""
+    """Raise UnsupportedError if a guard cannot rely on this server, SourceUnavailableError if not yet."""
     name = f"{info.url}: the server at {where}"
     if int(re.match(r"\d*", facts.version)[0] or 0) < MIN_MAJOR:  # type: ignore[index]
         raise UnsupportedError(f"{name} has version {facts.version}: a guard needs Redis 7.0, or Valkey")
@@ -86,7 +97,8 @@ def check_server(info: RedisConnectionInfo, where: object, facts: ServerFacts) -
             f"noeviction, or to a volatile- one, which spares keys without an expiry"
         )
     if not facts.flushes and not info.accepts_unflushed:
-        raise UnsupportedError(_unflushed(name, facts))
+        kind = SourceUnavailableError if facts.begins_log else UnsupportedError
+        raise kind(_unflushed(name, facts))
 
 
 def _unflushed(name: str, facts: ServerFacts) -> str:
@@ -98,6 +110,11 @@ def _unflushed(name: str, facts: ServerFacts) -> str:
         return (
             f"{name} does not tell this user whether it flushes what it acknowledges: permit CONFIG GET (ACL SETUSER "
             f"… +config|get), {accept}"
+        )
+    if facts.begins_log:
+        return (
+            f"{name} writes its log for the first time, and a crash before its end loses it: try again when that is "
+            f"done, {accept}"
         )
     found = ", ".join(f"{setting} {value}" for setting, value in sorted(facts.flush_settings.items()))
     return f"{name} does not flush all that it acknowledges ({found}): {SET_FLUSHING}, {accept}"
