@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +416,33 @@ def test_a_journal_that_was_deleted_and_made_again_is_the_one_to_lock(folder: Gu
     folder.write(5, a="new")
     held.close()
     assert folder.read() == {"a": "new"}
+
+
+@pytest.mark.parametrize("replaced", [".fencelock", "."])
+def test_a_folder_that_was_replaced_while_its_lock_was_waited_for_is_opened_again(
+    folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch, replaced: str
+) -> None:
+    """Else a stale holder would compare a mark, and take a lock, that nobody else sees."""
+    folder.write(5, day="monday")
+    flock, place = fcntl.flock, folder.base / replaced
+    waiting = iter([True])
+
+    def replace(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX and next(waiting, False):
+            place.rename(old := folder.base.parent / "old")
+            shutil.copytree(old, place)
+            with ThreadPoolExecutor(1) as other:
+                other.submit(folder.write, 6, day="tuesday").result()
+        flock(descriptor, operation)
+
+    def overtaken() -> None:
+        with folder.guard.transaction(folder.lease(5)) as txn:
+            txn.write("day", "stale")
+            monkeypatch.setattr(fcntl, "flock", replace)
+
+    with pytest.raises(StaleTokenError):
+        overtaken()
+    assert folder.read() == {"day": "tuesday"}
 
 
 def test_a_journal_that_somebody_else_makes_at_the_same_moment_is_the_one_to_lock(

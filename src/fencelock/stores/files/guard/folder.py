@@ -190,9 +190,11 @@ class OpenFolder:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _MAX_WAIT_S)
             else:
-                # If somebody has deleted the journal meanwhile, this is the lock of a file that nobody else opens.
+                # If somebody has deleted the journal meanwhile, or put another folder in the place of one that it is
+                # in, this is the lock of a file that nobody else opens, beside marks that nobody else reads.
                 if self._is_journal():
                     return True
+                self._start_over()
         return False
 
     @property
@@ -226,10 +228,18 @@ class OpenFolder:
             self._descriptors.pop(JOURNAL).close()
         self._open(JOURNAL, JOURNAL[-1], flags, home)
 
+    def _start_over(self) -> None:
+        """Close everything: whoever goes on opens what is there now."""
+        self.locked = -1  # Another thread may get the number.
+        self.close()
+
     def _is_journal(self) -> bool:
-        """Return whether the open journal is the one that the folder has: somebody may have deleted it."""
-        found = self.status(JOURNAL)
-        return found is not None and found.st_ino == os.fstat(self.journal).st_ino
+        """Return whether the open journal is the one that everybody else finds by its path."""
+        try:
+            found = os.stat(self.path.joinpath(*JOURNAL), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self.journal))
 
     def _busy(self) -> SourceUnavailableError:
         return SourceUnavailableError(
