@@ -131,6 +131,14 @@ def test_a_file_system_that_cannot_lock_is_refused(
     assert finding.code == "guard-refused"
 
 
+def test_a_file_system_that_folds_case_is_refused(folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There `daily` and `Daily` would be one resource, and so would two keys of `once`."""
+    lstat = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path: lstat(str(path).replace(".FENCELOCK", ".fencelock")))
+    with pytest.raises(UnsupportedError, match="differ in case only"):
+        FilesGuard(folder.url).prove()
+
+
 def test_a_mount_point_inside_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     line = "36 35 98:0 /mnt1 {} rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"

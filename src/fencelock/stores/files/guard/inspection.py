@@ -41,11 +41,24 @@ def check_filesystem(path: Path) -> None:
             f"{path} is on a file system of type {kind}, which has no journal: a power cut may leave half of "
             f"a rename there. Guard a folder on ext4, XFS or Btrfs"
         )
+    if _folds_case(path.joinpath(*HOME)):
+        raise UnsupportedError(
+            f"{path} is on a file system that takes names for one which differ in case only, so that two resources, or "
+            f"two keys of `once`, could be one: guard a folder where they differ (chattr -F on an empty folder)"
+        )
     if inside := mounted_inside(path):
         raise UnsupportedError(
             f"{inside[0]} is mounted inside {path}, and nothing can be renamed across a mount point: guard a "
             f"folder without one"
         )
+
+
+def _folds_case(home: Path) -> bool:
+    """Return whether a folder of the guard's own, once it is there, is found by its name in capitals too."""
+    try:
+        return os.path.samestat(os.lstat(home), os.lstat(home.with_name(home.name.upper())))
+    except FileNotFoundError:
+        return False
 
 
 def examine(path: Path, client: FolderClient, connection: OptimisticConnection[FilesGuardCodec]) -> list[Finding]:
