@@ -13,6 +13,7 @@ from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailable
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 
 _STALE_LOGIN = ("invalid auth token", "revision of auth store is old")
+_NO_ROOM = "database space exceeded"
 _ELSEWHERE = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -101,6 +102,14 @@ def is_not_permitted(error: SourceError) -> bool:
     """Return whether a FencelockError means that etcd's roles forbid the request to the URL's user."""
     cause = error.__cause__
     return isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def was_answered(error: SourceError) -> bool:
+    """Return whether a FencelockError is etcd's own answer: the request is not under way any more."""
+    cause = error.__cause__
+    if not isinstance(cause, grpc.RpcError) or may_succeed_elsewhere(cause):
+        return False
+    return error.definite or _NO_ROOM in _details(cause)
 
 
 def may_succeed_elsewhere(error: Any) -> bool:

@@ -18,7 +18,7 @@ from fencelock.model import MAX_TOKEN
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
-from fencelock.stores.etcd.connection.errors import LeaseGoneError
+from fencelock.stores.etcd.connection.errors import LeaseGoneError, was_answered
 from fencelock.stores.etcd.source.cluster_state import ClusterState, EtcdCall, Operations
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_break_reason
 from fencelock.stores.etcd.source.session import (
@@ -87,8 +87,8 @@ def _enqueue(
         session.is_lost = True
         return None
     except SourceError as error:
-        # An error that is not definite leaves the request in doubt: it may create the entry after the claim has ended.
-        entry.answered += error.definite
+        # Any other error leaves the request in doubt: it may create the entry after the claim has ended.
+        entry.answered += error.definite or was_answered(error)
         raise
     entry.answered += 1
     if not answer.succeeded:
@@ -257,14 +257,18 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
     if entry is None or entry.lock != request.lock:
         state.ended.remember(request.claim, boottime_us(), RELEASED)
         return ask.Released(was_held=False)
+    is_repeated = entry.is_over
     # First, for the same reason as in `_enqueue`: a request to enqueue that starts now sees it.
     entry.is_over = True
     was_held = False
     if entry.session is not None and not entry.session.is_lost:
         more = []
         if entry.is_granted:
-            last_release = wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision)
-            more = [last_release, wire.get(state.layout.record)]
+            more = [wire.get(state.layout.record)]
+            # Not in a repetition: etcd may have refused the first try for lack of room, and a deletion needs none. The
+            # next waiter then reads the queue.
+            if not is_repeated:
+                more.append(wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision))
         try:
             # Not by `state.execute`: whatever has become of the source, a claim may delete its own entry.
             answer = yield EtcdCall(TXN, state.delete_entry(entry, *more))
@@ -279,5 +283,5 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
 
 def _is_of_older_epoch(entry: EtcdQueueEntry, answer: Any) -> bool:
     """Return whether the epoch was raised over an entry that a release found, before its raiser deleted it."""
-    _, _, record, *_ = answer.responses
+    _, record, *_ = answer.responses
     return any(entry.revision < kv.mod_revision for kv in record.response_range.kvs)
