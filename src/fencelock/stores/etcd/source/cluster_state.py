@@ -19,7 +19,7 @@ from fencelock.stores.errors import SOURCE_PART, not_installed
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.channels import Method
 from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, EtcdClient
-from fencelock.stores.etcd.connection.errors import LeaseExistsError, LeaseGoneError
+from fencelock.stores.etcd.connection.errors import LeaseExistsError, LeaseGoneError, was_answered
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_record, encode_queue_entry
 from fencelock.stores.etcd.source.session import EXPIRED, EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
@@ -251,6 +251,11 @@ class ClusterState:
         self.discard(entry)
         self.ended.remember(entry.digest, boottime_us(), reason)
 
+    def end_soon(self, entry: EtcdQueueEntry, reason: str) -> None:
+        """Note that a lease is lost; `end_overdue` deletes its key, or tries that again."""
+        entry.is_over, entry.deadline_ms = True, 0
+        self.ended.remember(entry.digest, boottime_us(), reason)
+
     def watch(
         self, entry: EtcdQueueEntry, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool = False
     ) -> None:
@@ -298,9 +303,23 @@ class ClusterState:
         now_ms = boottime_ms()
         # A copy: other threads add and remove entries meanwhile. An entry without a session has just been made.
         overdue = [one for one in list(self.entries.values()) if one.session and one.deadline_ms < now_ms]
-        yield from self.delete_entries(overdue)
+        for batch in batches(overdue):
+            if not (yield from self._try_to_end(batch)):
+                for one in batch:
+                    yield from self._try_to_end([one])
+
+    def _try_to_end(self, overdue: list[EtcdQueueEntry]) -> Operations:
+        """End claims, and return False if etcd has refused that because of one of them.
+
+        An error is not the caller's: its own request is done, and the next one tries again.
+        """
+        try:
+            yield from self.delete_entries(overdue)
+        except SourceError as error:
+            return not was_answered(error)
         for entry in overdue:
             self.end(entry, EXPIRED)
+        return True
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def revoke_unused_sessions(self) -> None:

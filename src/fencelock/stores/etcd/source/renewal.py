@@ -7,9 +7,11 @@ tell.
 Never: a lease extended before the answer confirms it.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from fencelock.clock import boottime_ms
+from fencelock.errors import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.source.cluster_state import ClusterState, Operations, batches
@@ -37,10 +39,11 @@ def renew(state: ClusterState, request: ask.Renew) -> Operations:
     for session, leases in of_session.items():
         reasons = yield from _renew_session(state, session, leases)
         gone = [one for one in leases if one.digest in reasons]
-        reasons |= yield from _explain_losses(state, gone)
-        yield from state.delete_entries(gone)
+        # Without an explanation the general reason stays: it must not cost the other leases their renewal.
+        with suppress(SourceError):
+            reasons |= yield from _explain_losses(state, gone)
         for one in gone:
-            state.end(one, reasons[one.digest])
+            state.end_soon(one, reasons[one.digest])
         lost |= reasons
         remaining_ms |= {one.digest: one.remaining_ms() for one in leases if one.digest not in reasons}
     yield from state.end_overdue()
