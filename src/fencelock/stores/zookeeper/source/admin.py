@@ -110,12 +110,14 @@ def break_lock(context: OperatorContext, request: ask.Break) -> ask.Broken:
         if found is not None:
             # The record may have another offset by now: the epoch was raised since an earlier request's break.
             done, zxid = found
+            # Here, so that it is done also if the reply to the transaction was lost: contenders that arrived after the
+            # queue was read and before the break have tokens below its own.
+            (queue,) = context.read_queues([request.lock])
+            _remove_older(context, queue, zxid)
             token = record._replace(offset=int(done.offset)).token(zxid)
             return ask.Broken(token, record.source_id, record.history_id, done.holder)
         (queue,) = context.read_queues([request.lock])
-        if _break(context, record, request, queue):
-            _remove_older_than_break(context, request, path)
-        else:
+        if not _break(context, record, request, queue):
             record = context.read_record()
     raise SourceUnavailableError(f"lock {request.lock!r}: its queue changed {MAX_TRIES} times while it was broken")
 
@@ -195,14 +197,6 @@ def _end_own_claims(sessions: ZooKeeperSessions, done: BreakNode) -> None:
             if entry.lock == done.lock and done.ended(entry.digest):
                 session.end(entry, done.reason())
                 session.discard(entry)
-
-
-def _remove_older_than_break(context: OperatorContext, request: ask.Break, path: str) -> None:
-    """Remove contenders that arrived after the queue was read and before the break: their tokens are below its own."""
-    found = _read_break(context, path)
-    (queue,) = context.read_queues([request.lock])
-    if found is not None:
-        _remove_older(context, queue, found[1])
 
 
 # --- purge and epochs -------------------------------------------------------------------------------------------------
