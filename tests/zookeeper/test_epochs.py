@@ -9,12 +9,14 @@ from kazoo.client import KazooClient
 import fencelock
 from fencelock import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE
+from fencelock.protocol import source_requests as ask
 from fencelock.stores import source_clock as identity
 from fencelock.stores.zookeeper.source.layout import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.support.helpers import DEADLINE_S, wait_until
+from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 2.0
@@ -199,3 +201,35 @@ def _refusal(source: fencelock.Source) -> str | None:
     except SourceError as error:
         return str(error)
     raise AssertionError("a source that went back is used")
+
+
+@pytest.mark.parametrize("how", ["asked", "renewed", "waited"])
+def test_t7_tokens_of_others_that_were_seen_count_too(zookeeper_fleet: ZooKeeperFleet, how: str) -> None:
+    """The client's own token is older than the backup, and each new session knows of no transaction."""
+    with zookeeper_fleet.new_server() as server:
+        url = server.url()
+        ZooKeeperSource(url).install()
+        mine, theirs = Client(url), Client(url)
+        claim = mine.acquire("mine")
+        theirs.acquire("theirs")
+        waiting = mine.acquire("theirs")
+        server.stop()
+        copy_folder(server.data, server.folder / "backup")
+        server.start()
+        for _ in range(20):
+            theirs.perform(ask.Release("other", theirs.acquire("other")))
+        if how == "asked":
+            mine.perform(ask.ReadSource())
+        elif how == "renewed":
+            mine.renew(("mine", claim))
+        else:
+            mine.session.lives_until_ms = 0
+            mine.poll("theirs", waiting)
+        server.stop()
+        server.data.rename(server.folder / "lost")
+        (server.folder / "backup").rename(server.data)
+        server.start()
+        with pytest.raises(SourceError, match="an older state was restored"):
+            mine.acquire("again", ttl_ms=TTL_MS + 1)
+        for one in (mine, theirs):
+            one.close()

@@ -108,6 +108,10 @@ class SourceIdentity:
                 f"is granted: {_REMEDY}"
             )
 
+    def note_token(self, token: int) -> None:
+        """Remember a token that the source can have issued by now, to whomever."""
+        self.highest_token = max(self.highest_token, token)
+
     def check_token(self, token: int, highest_before: int) -> None:
         """Raise SourceError unless a token is above all tokens seen before its request; remember it."""
         if token <= highest_before:

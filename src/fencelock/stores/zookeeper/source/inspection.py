@@ -56,6 +56,7 @@ class OperatorContext(NamedTuple):
         _, found = self.session.answers(requests, self.request_timeout_s)
         record = self.session.decode_record(found)
         self.identity.check(record.seen, before)
+        self.identity.note_token(self.session.last_token())
         return record
 
     def read_queues(self, locks: Sequence[str]) -> "list[LockQueue]":

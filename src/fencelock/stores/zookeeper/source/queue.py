@@ -129,6 +129,7 @@ class ZooKeeperQueue:
         self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, value: bytes
     ) -> ask.SourceReply | None:
         """Create the node and read the queue in one round trip; None if the queue's own node does not exist."""
+        self._identity.note_token(session.last_token())
         # Both before the requests are sent: the reply is compared with what was known then.
         highest, start = self._identity.highest_token, session.request_start()
         client = session.client
@@ -206,6 +207,7 @@ class ZooKeeperQueue:
         if "sync" in found:
             session.value_of(found["sync"])
             session.confirm(start)
+        self._identity.note_token(session.last_token())
         if "record" in found:
             self._check_record(session, found["record"])
         if "queue" in found:

@@ -142,6 +142,11 @@ class ZooKeeperSession:
         result.rawlink(self._on_record_read)
         return result
 
+    def last_token(self) -> int:
+        """Return the last token that the source can have issued, as far as ZooKeeper has told; 0 if that is unknown."""
+        record = self.record  # Before the zxid: an older record has a lower offset.
+        return 0 if record is None else record.offset + self.client.last_zxid
+
     def decode_record(self, found: Any) -> SourceRecord:
         """Return the record in an answer; SchemaError if the node does not exist."""
         if isinstance(found, NoNodeError):
