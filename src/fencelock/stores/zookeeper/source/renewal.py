@@ -3,12 +3,13 @@
 Promise: a beat is `sync`, which goes to the leader and fails if the session is over there, and a read of the source's
 record. Everything that ZooKeeper told of a held node before the answer has been noted by then. A node that is not
 watched over the present connection is read, and watched from then on: this happens in each lease's first beat, and in
-the first beat after each reconnection. A claim that was not renewed in time ends, though its session lives.
+the first beat after each reconnection. A claim that was not renewed in time ends, though its session lives. A
+session that cannot be asked leaves its own leases in doubt, and no other's.
 """
 
 from contextlib import suppress
 
-from fencelock.errors import SourceError
+from fencelock.errors import FencelockError, SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.zookeeper.source.inspection import why_lost
@@ -34,14 +35,22 @@ def renew(
         if found is not None and found[1].lock == lock and found[1].is_granted and found[1].end_reason is None:
             session, entry = found
             by_session.setdefault(id(session), (session, []))[1].append(entry)
-    for session, leases in by_session.values():
-        remaining_ms |= _beat(session, identity, leases, request_timeout_s)
-    lost = [(lock, digest) for lock, digest in request.leases if digest not in remaining_ms]
+    in_doubt: set[str] = set()
+    # A session without a connection takes the whole request timeout, so those that have one come first.
+    for session, leases in sorted(by_session.values(), key=lambda one: not one[0].client.connected):
+        try:
+            remaining_ms |= _beat(session, identity, leases, request_timeout_s)
+        except FencelockError:
+            in_doubt.update(lease.digest for lease in leases)
+            if len(in_doubt) == len(request.leases):
+                raise
+    known = remaining_ms.keys() | in_doubt
+    lost = [(lock, digest) for lock, digest in request.leases if digest not in known]
     reasons = {digest: why_lost(sessions, lock, digest, request_timeout_s) for lock, digest in lost[:MAX_EXPLAINED]}
     reasons |= {digest: sessions.ended.reason(digest) for _, digest in lost[MAX_EXPLAINED:]}
     if lost:
         sessions.close_if_idle()
-    return ask.Renewed(remaining_ms, reasons)
+    return ask.Renewed(remaining_ms, reasons, frozenset(in_doubt))
 
 
 def _beat(
