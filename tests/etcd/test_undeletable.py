@@ -83,7 +83,9 @@ def test_a_claim_that_cannot_be_ended_makes_no_acquire_fail_that_was_done(
     acquire(client, "held")
 
 
-def test_h2_a_lost_lease_that_cannot_be_explained_costs_the_process_no_other(own_etcd: EtcdCluster) -> None:
+@pytest.fixture
+def clerk(own_etcd: EtcdCluster) -> Client:
+    """Return a client that has a right for each lock."""
     installed(own_etcd.url("app"))
     own_etcd.ctl("user", "add", ROOT)
     own_etcd.ctl("user", "grant-role", "root", "root")
@@ -93,7 +95,21 @@ def test_h2_a_lost_lease_that_cannot_be_explained_costs_the_process_no_other(own
         own_etcd.ctl("role", "grant-permission", "--prefix", "clerks", "readwrite", f"app/{prefix}")
     own_etcd.ctl("user", "grant-role", "clerk", "clerks")
     own_etcd.ctl("auth", "enable")
-    client = Client(own_etcd.url("app", login="clerk:secret"))
+    return Client(own_etcd.url("app", login="clerk:secret"))
+
+
+def test_h2_a_key_that_cannot_be_read_leaves_no_other_lease_in_doubt(own_etcd: EtcdCluster, clerk: Client) -> None:
+    leases = {lock: acquire(clerk, lock) for lock in LOCKS}
+    own_etcd.ctl("role", "revoke-permission", "--prefix", "clerks", "app/barred/", user=ROOT)
+    reply = clerk.ask(ask.Renew(tuple(leases.items())))
+    assert reply.remaining_ms.keys() == {leases["held"], leases["expired"]}
+    assert (reply.lost, reply.in_doubt) == ({}, {leases["barred"]})
+
+
+def test_h2_a_lost_lease_that_cannot_be_explained_costs_the_process_no_other(
+    own_etcd: EtcdCluster, clerk: Client
+) -> None:
+    client = clerk
     leases = {lock: acquire(client, lock) for lock in LOCKS}
     # From now on their keys are watched, and no longer read.
     assert renew(client, leases, *LOCKS) == set(LOCKS)

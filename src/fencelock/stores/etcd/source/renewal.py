@@ -14,6 +14,7 @@ from fencelock.clock import boottime_ms
 from fencelock.errors import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.connection.errors import was_answered
 from fencelock.stores.etcd.source.cluster_state import ClusterState, Operations, batches
 from fencelock.stores.etcd.source.layout import decode_break_reason, describe_holder
 from fencelock.stores.etcd.source.session import DELETED, EXPIRED, LOST_SESSION, NEW_EPOCH, EtcdQueueEntry, EtcdSession
@@ -36,8 +37,15 @@ def renew(state: ClusterState, request: ask.Renew) -> Operations:
         else:
             of_session.setdefault(entry.session, []).append(entry)
     remaining_ms: dict[str, int] = {}
+    in_doubt: set[str] = set()
     for session, leases in of_session.items():
-        reasons = yield from _renew_session(state, session, leases)
+        try:
+            reasons = yield from _renew_session(state, session, leases, in_doubt)
+        except SourceError:
+            in_doubt.update(one.digest for one in leases)
+            if len(in_doubt) == len(request.leases):
+                raise
+            continue
         gone = [one for one in leases if one.digest in reasons]
         # Without an explanation the general reason stays: it must not cost the other leases their renewal.
         with suppress(SourceError):
@@ -45,13 +53,16 @@ def renew(state: ClusterState, request: ask.Renew) -> Operations:
         for one in gone:
             state.end_soon(one, reasons[one.digest])
         lost |= reasons
-        remaining_ms |= {one.digest: one.remaining_ms() for one in leases if one.digest not in reasons}
+        renewed = [one for one in leases if one.digest not in reasons and one.digest not in in_doubt]
+        remaining_ms |= {one.digest: one.remaining_ms() for one in renewed}
     yield from state.end_overdue()
-    return ask.Renewed(remaining_ms, lost)
+    return ask.Renewed(remaining_ms, lost, frozenset(in_doubt))
 
 
-def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
-    """Renew one session; return the reasons of those leases that are lost."""
+def _renew_session(
+    state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry], in_doubt: set[str]
+) -> Operations:
+    """Renew one session; return the reasons of those leases that are lost, and note those in doubt."""
     sent_ms = boottime_ms()
     reasons = {one.digest: EXPIRED for one in leases if one.deadline_ms < sent_ms}
     unwatched = [one for one in leases if not (one.is_watched and state.watcher.is_live(one.watch_id))]
@@ -66,12 +77,34 @@ def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQ
     if session.is_lost:
         return {one.digest: LOST_SESSION for one in leases} | reasons
     for batch in more:
-        answer = yield from state.execute(_existence_txn(state, batch))
-        reasons |= yield from _decode_existence(state, leases, batch, answer)
+        reasons |= yield from _look(state, leases, batch, in_doubt)
+    in_doubt -= reasons.keys()
     for one in leases:
-        if one.digest not in reasons:
+        if one.digest not in reasons and one.digest not in in_doubt:
             one.extend(sent_ms)
     return reasons
+
+
+def _look(
+    state: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], in_doubt: set[str]
+) -> Operations:
+    """Read which of these queue entries exist; return why the leases of the others are lost, and note those in doubt.
+
+    A key that etcd does not let the process read leaves its own lease in doubt, and no other.
+    """
+    try:
+        answer = yield from state.execute(_existence_txn(state, batch))
+    except SourceError as error:
+        if not batch or not was_answered(error):
+            raise
+        if len(batch) == 1:
+            in_doubt.add(batch[0].digest)
+            return {}
+        reasons: dict[str, str] = {}
+        for one in batch:
+            reasons |= yield from _look(state, leases, [one], in_doubt)
+        return reasons
+    return (yield from _decode_existence(state, leases, batch, answer))
 
 
 def _existence_txn(state: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
