@@ -225,6 +225,8 @@ def test_near_the_end_of_the_counter_nobody_is_queued(
 
 
 def test_names_that_the_counter_has_turned_negative_are_refused() -> None:
+    # Of a shorter negative number, ZooKeeper counts the sign among its ten characters.
+    assert [one.number for one in layout.parse_queue(["a__lock__-000000007", "b__lock__000000007"])] == [-7]
     queue = layout.parse_queue(["a__lock__-2147483640", "b__lock__2147483647", "no contender"])
     assert [one.number for one in queue] == [-2147483640, 2147483647]
     with pytest.raises(SourceError, match="32 bits"):

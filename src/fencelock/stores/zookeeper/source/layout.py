@@ -25,7 +25,8 @@ from fencelock.stores.errors import SOURCE_PART, check_schema_number
 from fencelock.stores.source_clock import SourceState, start_of_new_history
 
 NODE_NAME = "__lock__"
-_CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
+_CONTENDER = re.compile(r"(?:__lock__|__rlock__)(\d{10}|-\d{9,10})$")
+"""ZooKeeper fills a number up to ten characters, of which a sign is one."""
 COUNTER_LIMIT = 2**31 - 2**20
 """The numbers that a lock's queue may use. Each attempt takes one, also an attempt that is refused for this reason."""
 _MAX_TTL_MS = 2**31 - 1
