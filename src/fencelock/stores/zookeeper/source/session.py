@@ -208,16 +208,17 @@ class ZooKeeperSession:
             entry.watched_connection = self._connection
 
     def end_overdue(self) -> list[ZooKeeperQueueEntry]:
-        """End the claims that nobody has renewed for their ttl, and return them."""
+        """End the claims that nobody has renewed for their ttl, and return them, with those that should be gone."""
         now_ms = boottime_ms()
         if now_ms < self._earliest_ms:
             return []
         with self.mutex:
-            overdue = [one for one in self.entries.values() if one.end_reason is None and one.deadline_ms <= now_ms]
-            running = (one.deadline_ms for one in self.entries.values() if one.deadline_ms > now_ms)
-            self._earliest_ms = min(running, default=MAX_MS)
-        for one in overdue:
-            self.end(one, "it expired before it was renewed")
+            overdue = [one for one in self.entries.values() if one.deadline_ms <= now_ms]
+            for one in overdue:
+                self.end(one, "it expired before it was renewed")
+                # The next try, if the servers refuse to remove its node now.
+                one.deadline_ms = now_ms + one.ttl_ms
+            self._earliest_ms = min((one.deadline_ms for one in self.entries.values()), default=MAX_MS)
         return overdue
 
     def end(self, entry: ZooKeeperQueueEntry, reason: str) -> None:
@@ -239,11 +240,13 @@ class ZooKeeperSession:
         with self.client:
             requests = [self.client.delete_async(entry.path) for entry in with_nodes]
         found = self.answers(requests, request_timeout_s)
-        for one in found:
-            if not isinstance(one, NoNodeError):
-                self.value_of(one)
+        refused = [one for one in found if isinstance(one, Exception) and not isinstance(one, NoNodeError)]
+        kept = {id(entry) for entry, one in zip(with_nodes, found, strict=True) if one in refused}
         for entry in entries:
-            self.discard(entry)
+            if id(entry) not in kept:
+                self.discard(entry)
+        for one in refused:
+            self.value_of(one)
         return any(one is True for one in found)
 
     def find(self, entry: ZooKeeperQueueEntry, request_timeout_s: float) -> None:
