@@ -30,6 +30,8 @@ from fencelock.stores.etcd.source.layout import (
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_source, find_conflict
 from fencelock.stores.source_clock import start_of_new_history
 
+ROOM = 2**32
+"""More transactions than etcd can do between the two requests of a raise."""
 MAX_ROUNDS = 20
 """How often a break reads who holds the lock, while that changes."""
 
@@ -74,7 +76,8 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
     if record.history_id != request.history_id:
         return None
     # A source that went back counts up to `highest` once more: the new history begins above both.
-    floor = start_of_new_history(record.token(max(revision, state.highest)))
+    # It also begins above what others are granted before the record is written.
+    floor = start_of_new_history(record.token(max(revision, state.highest)) + ROOM)
     epoch, history_id = record.epoch + 1, _draw_id()
     audit = encode_json(action="epoch", who=default_holder(), reason=request.reason, epoch=epoch, floor=str(floor))
     changes = [
