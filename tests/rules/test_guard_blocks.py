@@ -183,6 +183,36 @@ def test_a_transaction_that_a_conflict_rolled_back_is_not_taken_for_a_commit(gua
     assert value_in(file) == 0
 
 
+def test_after_a_rollback_inside_the_block_an_unprotected_table_takes_no_new_statement(
+    open_guard: Opener, file: Path
+) -> None:
+    guard = open_guard(file)
+
+    def go_on(connection: sqlite3.Connection) -> None:
+        with suppress(sqlite3.IntegrityError):
+            connection.execute("INSERT OR ROLLBACK INTO reports VALUES (1, 2)")
+        connection.execute("UPDATE reports SET value = 'alone'")
+
+    with pytest.raises(GuardError, match="ended inside its block"):
+        write(guard, HandmadeLease(5), then=go_on)
+    assert value_in(file) == 0
+
+
+def test_a_rollback_inside_the_block_is_no_definite_error(open_guard: Opener, file: Path) -> None:
+    """A statement that was prepared before runs again, and SQLite commits it by itself in an unprotected table."""
+
+    def go_on(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE reports SET value = 'repeated'")
+        with suppress(sqlite3.IntegrityError):
+            connection.execute("INSERT OR ROLLBACK INTO reports VALUES (1, 2)")
+        with suppress(sqlite3.DatabaseError):
+            connection.execute("UPDATE reports SET value = 'repeated'")
+
+    with pytest.raises(GuardError, match="may have been committed") as caught:
+        write(open_guard(file), HandmadeLease(5), then=go_on)
+    assert not caught.value.definite
+
+
 def test_a_new_transaction_begun_inside_the_block_can_write_nothing_protected(guard: Any, file: Path) -> None:
     def restart(connection: sqlite3.Connection) -> None:
         with suppress(sqlite3.IntegrityError):

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import sys
 import time
+import weakref
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ _LASTING = {
 """Actions whose effect on the connection outlasts the transaction."""
 
 
+_WRITES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
 _ALLOWED, _DENIED = 1, 2
 _JUDGED = 3
 """So many arguments of the authorizer decide: the action, a name and a value. Two more follow."""
@@ -54,13 +56,17 @@ _JUDGED = 3
 class TransactionWatch:
     """The authorizer of a block connection. While `is_on`, it refuses to end the transaction and remembers the attempt.
 
+    SQLite itself ends it after some errors (OR ROLLBACK, an interrupted write, a full disk), and would commit later
+    writes one by one: those are refused, and `is_ended` then. A statement that was prepared before runs all the same.
     `is_changed` becomes true if a block changed the connection, or if a kept reference used it while it `is_idle`.
     sqlite3 drops what its authorizer raises: an exception of a signal handler that runs there is `raised` again, and
     the connection counts as changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_in_transaction: Callable[[], bool]) -> None:
+        self._is_in_transaction = weakref.WeakMethod(is_in_transaction)
         self.is_on = False
+        self.is_ended = False
         self.is_idle = False
         self.is_changed = False
         self.attempt: str | None = None
@@ -78,6 +84,7 @@ class TransactionWatch:
     def begin(self) -> None:
         """Refuse the end of the transaction from now on: the user's block has it."""
         self.attempt = None
+        self.is_ended = False
         self.is_on = True
 
     def attach(self, native: sqlite3.Connection) -> None:
@@ -126,6 +133,9 @@ class TransactionWatch:
         if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
             self.attempt = name
             return True
+        if action in _WRITES and (asked := self._is_in_transaction()) is not None and not asked():
+            self.is_ended = True
+            return True
         if action in _LASTING or (action == sqlite3.SQLITE_PRAGMA and value is not None):
             self.is_changed = True
         return False
@@ -169,7 +179,7 @@ class SQLiteBlockConnection(Database):
     _rollback_text = _ROLLBACK
 
     def __init__(self, path: Path) -> None:
-        self.watch = TransactionWatch()
+        self.watch = TransactionWatch(self.is_in_transaction)
         self._default_level: str | None = None
         self._own_references = sys.maxsize
         super().__init__(path, prepare=self.watch.attach)

@@ -204,6 +204,8 @@ class SQLiteGuardConnection:
         attempt = self.database.watch.attempt
         if attempt is not None and is_denial(error):
             return ended_inside_error(attempt)
+        if self.database.watch.is_ended and is_denial(error):
+            return rolled_back_error()
         message = trigger_message(error)
         return UnfencedWriteError(message) if message else None
 
@@ -257,9 +259,14 @@ def ended_inside_error(attempt: str) -> GuardError:
 
 
 def rolled_back_error() -> GuardError:
-    """Return the error for a block whose transaction ended before its end."""
-    return GuardError(
+    """Return the error for a block whose transaction ended before its end: SQLite commits what a block then repeats of
+    its earlier statements, except in protected tables.
+    """
+    error = GuardError(
         "the guarded transaction ended inside its block: what the block wrote until then was rolled back, and "
-        "protected tables refused the rest. A conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), a full "
-        "disk, or the block itself: inside it use SAVEPOINT"
+        "protected tables refused the rest. What it wrote after that to other tables may have been committed. A "
+        "conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), an interrupt, a full disk, or the block itself: inside "
+        "it use SAVEPOINT, and after such an error leave the block"
     )
+    error.definite = False
+    return error
