@@ -67,8 +67,9 @@ def test_a_block_that_ends_its_transaction_by_sql_fails_and_later_writes_are_not
         if native.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             native.execute("INSERT INTO free VALUES (1)")
 
-    with pytest.raises(GuardError, match="the guarded transaction ended inside its block"):
+    with pytest.raises(GuardError, match="the guarded transaction ended inside its block") as caught:
         in_block(guarded, body)
+    assert not caught.value.definite, "a COMMIT has written what came before it"
     assert guarded.value() == ("mine" if end.startswith("COMMIT") else "first")
     assert guarded.database.value("SELECT count(*) FROM free") == 0
 

@@ -190,11 +190,13 @@ def old_snapshot(message: str) -> GuardError:
 
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL, or lost it."""
-    return GuardError(
+    error = GuardError(
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, or a deadlock, after which MySQL rolls "
         "back everything): what the block has committed is written, under the right mark; the rest is not. Leave the "
         "end to the block, and use SAVEPOINT inside it"
     )
+    error.definite = False  # Of what came before its end.
+    return error
 
 
 def unanswered_inside() -> GuardError:

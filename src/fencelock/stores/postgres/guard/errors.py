@@ -118,11 +118,13 @@ def is_users_error(error: BaseException, native: psycopg.Connection | psycopg.As
 
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL."""
-    return GuardError(
+    error = GuardError(
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK): writes before a COMMIT are committed, "
         "under the right mark; protected tables refused later ones. Leave the end to the block, and use savepoints "
         f"inside it ({_SAVEPOINTS})"
     )
+    error.definite = False  # Of what came before its end.
+    return error
 
 
 def failed_inside() -> GuardError:

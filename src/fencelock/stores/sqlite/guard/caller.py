@@ -159,10 +159,13 @@ class SQLiteCallerBase:
             raise self._ended_error()
 
     def _ended_error(self) -> GuardError:
-        return GuardError(
+        error = GuardError(
             "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
-            "back. Leave that block first, then commit"
+            "back, and what it wrote to other tables after that may have been committed. Leave that block first, then "
+            "commit"
         )
+        error.definite = False
+        return error
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,
