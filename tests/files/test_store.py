@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock import ConfigError, GuardError, SchemaError, SourceUnavailableError, UnsupportedError
+from fencelock import (
+    ConfigError,
+    GuardError,
+    OutcomeUnknownError,
+    SchemaError,
+    SourceUnavailableError,
+    UnsupportedError,
+)
 from fencelock.stores import filesystems
 from fencelock.stores.files.guard import commit as commit_module
 from fencelock.stores.files.guard import inspection
@@ -43,6 +50,24 @@ def test_what_fails_once_the_files_are_renamed_takes_nothing_back(
     assert [mark["token"] for mark in marks] == ["5"], "what is left behind is looked for when the seal is done"
     assert folder.read() == {"day": "monday"}
     assert folder.guard.mark().token == 5
+
+
+def test_a_rename_that_was_done_and_reports_an_error_is_no_definite_failure(
+    folder: GuardedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def rename_and_fail(*names: str, **folders: int) -> None:
+        rename(*names, **folders)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    folder.write(5, day="monday")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", rename_and_fail)
+        with pytest.raises(OutcomeUnknownError, match="next use of the guard finishes it"):
+            folder.write(5, day="tuesday")
+    assert folder.guard.mark().token == 5
+    assert folder.read() == {"day": "tuesday"}
 
 
 def test_a_link_that_appears_during_a_commit_stops_nothing_halfway(

@@ -113,7 +113,7 @@ class FolderClient:
                 is_begun = True
             _flush_and_empty(folder, steps)
         except OSError as error:
-            if is_begun or not _is_taken_back(folder):
+            if is_begun or _is_renamed(folder, steps[0]) or not _is_taken_back(folder):
                 raise unknown(self.path, error) from error
             _remove_drafts(folder, steps)
             raise
@@ -236,6 +236,14 @@ def _empty_journal(folder: OpenFolder, *, is_flushed: bool) -> None:
     os.ftruncate(folder.journal, 0)
     if is_flushed:
         os.fsync(folder.journal)
+
+
+def _is_renamed(folder: OpenFolder, step: Step) -> bool:
+    """Return whether a rename was done, or may have been, although the system has reported an error."""
+    try:
+        return step.draft is not None and folder.status(step.draft) is None
+    except OSError:
+        return True
 
 
 def _is_taken_back(folder: OpenFolder) -> bool:
