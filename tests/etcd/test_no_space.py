@@ -33,13 +33,18 @@ def acquire(client: Client, lock: str, claim: str) -> ask.SourceReply:
 
 
 def test_h4_a_release_without_room_succeeds_when_it_is_repeated(own_etcd: EtcdCluster) -> None:
-    client, claim = installed(own_etcd.url("app")), draw_claim()
+    client, claim, waiter = installed(own_etcd.url("app")), draw_claim(), draw_claim()
     assert isinstance(acquire(client, "lock", claim), ask.Granted)
+    waiting = ask.Acquire("lock", waiter, "tester", TTL_MS, boottime_us(), may_wait=True)
+    assert isinstance(client.ask(waiting), ask.Queued)
     with no_space(own_etcd):
         with pytest.raises(OutcomeUnknownError, match="has no room"):
             client.ask(ask.Release("lock", claim))
+        with pytest.raises(OutcomeUnknownError, match="has no room"):
+            client.ask(ask.Break("lock", draw_claim(), "operator", "a test"))
         assert client.ask(ask.Release("lock", claim)) == ask.Released(was_held=True)
-        assert not client.ask(ask.Inspect("lock")).is_held
+        assert isinstance(client.ask(ask.Poll("lock", waiter)), ask.Granted)
+        assert client.ask(ask.Renew((("lock", waiter),))).remaining_ms.keys() == {waiter}
 
 
 def test_h5_an_acquire_without_room_is_abandoned(own_etcd: EtcdCluster) -> None:
