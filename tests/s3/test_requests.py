@@ -215,6 +215,29 @@ def test_a_manifest_that_somebody_is_just_writing_is_tried_again(scene: Scene) -
     assert scene.value() == "mine"
 
 
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_a_refused_manifest_whose_other_copy_is_under_way_is_not_called_unwritten(scene: Scene, refusals: int) -> None:
+    """Something in between has sent it twice: one copy is refused because of the other, and then S3 is busy."""
+    first = HeldBack()
+
+    def refuse_second(answer: Callable[[], Any]) -> Refusal:
+        first.arrive = answer
+        return Refusal("ConditionalRequestConflict", "", {})
+
+    steps = [refuse_second, *[lambda _: Refusal("ConditionalRequestConflict", "", {})] * (refusals - 1)]
+    scene.bucket.on(is_manifest, *steps, *[is_down] * 4)
+    with pytest.raises(OutcomeUnknownError):
+        scene.write("mine")
+    first.arrive()
+    assert scene.value() == "mine"
+
+
+def test_a_doubled_manifest_is_found_though_the_server_is_busy_afterwards(scene: Scene) -> None:
+    scene.bucket.on(is_manifest, double, is_down)
+    scene.write("mine")
+    assert scene.value() == "mine"
+
+
 def test_a_manifest_that_is_refused_for_no_reason_is_not_written(scene: Scene) -> None:
     scene.bucket.on(is_manifest, *[lambda _: Refusal("PreconditionFailed", "", {})] * 6)
     with pytest.raises(SourceUnavailableError, match="which nobody has changed") as caught:

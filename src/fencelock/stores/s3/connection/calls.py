@@ -11,6 +11,7 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fencelock.errors import SourceUnavailableError
 from fencelock.stores.aws.clients import Call, Calls, Refusal
 
 Body = bytes | Path
@@ -58,7 +59,11 @@ def write_object(bucket: str, name: str, body: Body, etag: str | None = None) ->
     written = yield from _put(bucket, name, body, {"IfMatch": etag})
     if written is None and (bare := etag.strip('"')) != etag:
         # Some servers, Ceph's for example, compare with an ETag as it is sent, and have none with quotation marks.
-        written = yield from _put(bucket, name, body, {"IfMatch": bare})
+        try:
+            written = yield from _put(bucket, name, body, {"IfMatch": bare})
+        except SourceUnavailableError:
+            # The refusal above stands: it may be of a second copy, and so tell of what the first one has done.
+            return None
     return written
 
 

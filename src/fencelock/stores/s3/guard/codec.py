@@ -184,17 +184,19 @@ class S3GuardCodec(OptimisticGuardCodec):
         """Replace a manifest if it is still the one that was read. Return None, or else the one that is there now,
         which the replacement can never replace any more.
         """
-        body, is_lost = after.encode(), False
+        body, is_lost, is_refused = after.encode(), False, False
         for _ in range(MAX_SENDS):
             try:
                 etag = yield from write_object(self.bucket, self.layout.manifest(resource), body, base.etag)
                 if etag is not None:
                     self._loaded[resource] = LoadedManifest(after, etag)
                     return None
+                # Perhaps because another copy of this very request is under way, and is done a moment later.
+                is_refused = True
             except OutcomeUnknownError:
                 is_lost = True
             except SourceUnavailableError as error:
-                if is_lost:
+                if is_lost or is_refused:
                     raise self._unknown(resource) from error
                 raise
             # Refused, or not answered. Either way it may have been done: something in between may have asked twice.
