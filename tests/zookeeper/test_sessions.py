@@ -217,6 +217,7 @@ def test_h2_a_node_removed_while_the_watch_was_gone_is_a_loss(
     path = session.entries[digest_of_claim(claim)].path
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
+    wait_until(lambda: not session.client.connected)
     kazoo.delete(path)
     zookeeper_proxy.thaw()
     wait_until(lambda: session.client.connected)

@@ -58,7 +58,7 @@ VALID: dict[str, Any] = {
     "reason": "a test",
     "request_digest": "",
     "resource": RESOURCE,
-    "resources": RESOURCE.encode().hex(),
+    "resources": RESOURCE.encode().hex().upper(),
     "result": "done",
     "seen": 0,
     "sequencer": str(SEALED),
