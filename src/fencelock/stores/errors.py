@@ -136,6 +136,13 @@ def not_protected(table: str, resource: str) -> GuardError:
     return GuardError(f"table {table!r} is not protected by resource {resource!r}: `fencelock marks` lists what is")
 
 
+def ended_in_part(message: str) -> GuardError:
+    """Return the error of a block that ended its own transaction. It is not definite: some of it may be committed."""
+    error = GuardError(message)
+    error.definite = False
+    return error
+
+
 def closed_inside() -> BlockLostError:
     """Return the error for a block whose connection ended before its end."""
     return BlockLostError(

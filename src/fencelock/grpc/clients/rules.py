@@ -130,7 +130,7 @@ class CallRules:
         told = decode_status(str(error.details() or ""), pairs, self._credential.sequencer.token)
         meant = told or self._meant_by_code(error, pairs)
         if error.code() is grpc.StatusCode.NOT_FOUND and told is None and not is_seal:
-            self._check_absence(error, pairs, method)
+            self._check_absence(error, pairs, marks, method)
         if meant is error and marks:
             # The handler's own answer, which a guard has admitted: it may tell what was read (G2).
             note_admitted(self._credential.tenure, self._target, is_seal=is_seal)
@@ -140,9 +140,8 @@ class CallRules:
             meant.idempotency_key = key
         return meant
 
-    def _check_absence(self, error: Any, pairs: Metadata, method: str) -> None:
+    def _check_absence(self, error: Any, pairs: Metadata, marks: tuple[RemoteMark, ...], method: str) -> None:
         """Raise UnfencedWriteError if no guard has admitted the call: a holder acts on "there is none" as on a row."""
-        marks = _marks(pairs)
         if (REPLAYED_FIELD, REPLAYED) not in pairs or marks:
             with _answered(f"{self._target}{method} was answered {_text_of(error)}", is_seal=False):
                 self._seals.check_fenced(self._target, marks)

@@ -20,7 +20,7 @@ from fencelock.errors import (
     StaleTokenError,
 )
 from fencelock.protocol.guard_requests import Floor
-from fencelock.stores.errors import GUARD_PART, below_floor, closed_inside, implausible, not_installed
+from fencelock.stores.errors import GUARD_PART, below_floor, closed_inside, ended_in_part, implausible, not_installed
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -190,13 +190,11 @@ def old_snapshot(message: str) -> GuardError:
 
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL, or lost it."""
-    error = GuardError(
+    return ended_in_part(
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, or a deadlock, after which MySQL rolls "
         "back everything): what the block has committed is written, under the right mark; the rest is not. Leave the "
         "end to the block, and use SAVEPOINT inside it"
     )
-    error.definite = False  # Of what came before its end.
-    return error
 
 
 def unanswered_inside() -> GuardError:

@@ -10,7 +10,7 @@ import psycopg
 
 from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
 from fencelock.protocol.guard_requests import Floor
-from fencelock.stores.errors import GUARD_PART, below_floor, idle_inside, implausible, not_installed
+from fencelock.stores.errors import GUARD_PART, below_floor, ended_in_part, idle_inside, implausible, not_installed
 from fencelock.stores.postgres.connection.errors import PostgresReport, map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.sql.errors import (
@@ -118,13 +118,11 @@ def is_users_error(error: BaseException, native: psycopg.Connection | psycopg.As
 
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL."""
-    error = GuardError(
+    return ended_in_part(
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK): writes before a COMMIT are committed, "
         "under the right mark; protected tables refused later ones. Leave the end to the block, and use savepoints "
         f"inside it ({_SAVEPOINTS})"
     )
-    error.definite = False  # Of what came before its end.
-    return error
 
 
 def failed_inside() -> GuardError:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import ended_in_part
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import LEGACY_CONTROL, SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks, trigger_message
@@ -159,13 +160,11 @@ class SQLiteCallerBase:
             raise self._ended_error()
 
     def _ended_error(self) -> GuardError:
-        error = GuardError(
+        return ended_in_part(
             "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
             "back, and what it wrote to other tables after that may have been committed. Leave that block first, then "
             "commit"
         )
-        error.definite = False
-        return error
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,

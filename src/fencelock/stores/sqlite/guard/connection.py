@@ -12,7 +12,7 @@ from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.errors import unsupported
+from fencelock.stores.errors import ended_in_part, unsupported
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard import purging
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, is_denial
@@ -262,11 +262,9 @@ def rolled_back_error() -> GuardError:
     """Return the error for a block whose transaction ended before its end: SQLite commits what a block then repeats of
     its earlier statements, except in protected tables.
     """
-    error = GuardError(
+    return ended_in_part(
         "the guarded transaction ended inside its block: what the block wrote until then was rolled back, and "
         "protected tables refused the rest. What it wrote after that to other tables may have been committed. A "
         "conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), an interrupt, a full disk, or the block itself: inside "
         "it use SAVEPOINT, and after such an error leave the block"
     )
-    error.definite = False
-    return error

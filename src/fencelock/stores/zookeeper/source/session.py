@@ -240,12 +240,15 @@ class ZooKeeperSession:
         with self.client:
             requests = [self.client.delete_async(entry.path) for entry in with_nodes]
         found = self.answers(requests, request_timeout_s)
-        refused = [one for one in found if isinstance(one, Exception) and not isinstance(one, NoNodeError)]
-        kept = {id(entry) for entry, one in zip(with_nodes, found, strict=True) if one in refused}
+        refused = {
+            id(entry): one
+            for entry, one in zip(with_nodes, found, strict=True)
+            if isinstance(one, Exception) and not isinstance(one, NoNodeError)
+        }
         for entry in entries:
-            if id(entry) not in kept:
+            if id(entry) not in refused:
                 self.discard(entry)
-        for one in refused:
+        for one in refused.values():
             self.value_of(one)
         return any(one is True for one in found)
 
